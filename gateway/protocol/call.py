@@ -1,0 +1,173 @@
+"""The nouns every part of the gateway passes: Call, Request, Reply, Notice, Change, Principal, Upstream."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, NewType, Protocol, TypeAlias
+
+from gateway.protocol.jsonrpc import Json
+
+UpstreamName = NewType("UpstreamName", str)
+Partition = NewType("Partition", str)
+Era: TypeAlias = Literal["modern", "legacy"]
+Scope: TypeAlias = Literal["public", "private"]
+
+MODERN_VERSION = "2026-07-28"
+SERVED_VERSIONS = (MODERN_VERSION,)
+"""What discover and -32022 list, newest first (S-27); the legacy front will add its own."""
+
+META_VERSION = "io.modelcontextprotocol/protocolVersion"
+META_CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+META_LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+META_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+META_SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+META_RELATED_TASK = "io.modelcontextprotocol/related-task"
+META_PROGRESS_TOKEN = "progressToken"
+
+HOP_META = frozenset(
+    {
+        META_VERSION,
+        META_CLIENT_INFO,
+        META_CAPABILITIES,
+        META_LOG_LEVEL,
+        META_SERVER_INFO,
+        META_SUBSCRIPTION_ID,
+        META_RELATED_TASK,
+        META_PROGRESS_TOKEN,
+    }
+)
+"""`_meta` keys that each hop writes itself and never copies (E-24)."""
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls: `partition` is a keyed hash of the credential presented, None for a caller without one.
+
+    `authorization` is the header as it came; only an upstream with `auth: forward` may be handed it.
+    """
+
+    partition: Partition | None = None
+    authorization: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMeta:
+    """What one request says about itself in `_meta`; raw where nobody here needs to look inside."""
+
+    version: str
+    capabilities: Json = b"{}"
+    log_level: str | None = None
+    progress_token: Json | None = None
+    vendor: Mapping[str, Json] = field(default_factory=dict)
+    """Every `_meta` member that this hop does not own, trace context included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A client's request that passed the front's checks.
+
+    `id` is the raw JSON as the client wrote it. `params` are its members without `_meta`. `param_headers`
+    holds the Mcp-Param-* lines: lower-cased token -> values as received, one per line.
+    """
+
+    id: bytes
+    method: str
+    params: Mapping[str, Json]
+    meta: RequestMeta
+    param_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderParam:
+    """One `x-mcp-header` annotation: which argument (a chain of `properties`) is mirrored in which header."""
+
+    token: str
+    path: tuple[str, ...]
+    type: Literal["string", "integer", "boolean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the gateway asks one upstream, in that upstream's own names and URIs; `params` lack `_meta`."""
+
+    method: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+    capabilities: Json = b"{}"
+    log_level: str | None = None
+    wants_progress: bool = False
+    vendor: Mapping[str, Json] = field(default_factory=dict)
+    header_params: tuple[HeaderParam, ...] = ()
+    authorization: str | None = field(default=None, repr=False)
+    """The caller's own Authorization, set only for upstreams configured with `auth: forward`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An upstream's result, one raw JSON object."""
+
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notification that belongs to a running request; progressToken is already taken out of `params`."""
+
+    method: str
+    params: Mapping[str, Json]
+
+
+Emit: TypeAlias = Callable[[Notice], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something cached became stale: a list (`method`), one resource (`method` and `uri`), or everything."""
+
+    upstream: UpstreamName
+    method: str | None = None
+    uri: str | None = None
+    cause: str = "list_changed"
+
+
+class Reason(Enum):
+    """Why an upstream could not answer; the value is what clients, logs and metrics say."""
+
+    CONNECT = "connection failed"
+    TIMEOUT = "no answer in time"
+    STATUS = "unexpected HTTP status"
+    PROTOCOL = "invalid response"
+    TOO_LARGE = "response too large"
+    CREDENTIALS = "it rejected the gateway's credentials"
+    CHALLENGE = "it rejected the caller's credentials"
+    DOWN = "currently down"
+    ERA = "no common protocol version"
+    STOPPING = "the gateway is stopping"
+
+
+class UpstreamUnavailable(Exception):
+    """An upstream did not answer a request; `detail` is for logs only and holds no secret."""
+
+    def __init__(self, upstream: UpstreamName, reason: Reason, detail: str = "") -> None:
+        super().__init__(upstream, reason, detail)
+        self.upstream = upstream
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"upstream {self.upstream}: {self.reason.value}"
+
+
+class Upstream(Protocol):
+    """One live upstream, whatever its era and transport."""
+
+    @property
+    def name(self) -> UpstreamName: ...
+
+    async def call(self, request: Request, emit: Emit | None = None) -> Reply:
+        """Return the result; raises McpError as the upstream sent it, or UpstreamUnavailable."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,238 @@
+"""Splits and splices JSON-RPC messages; payloads stay the bytes they came as.
+
+An object is cut one level deep into its members, each still raw JSON, and put together again from
+them: what nobody reads is never decoded, so 1.0, 2**64, key order and escapes survive to the byte.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import msgspec
+
+Json: TypeAlias = bytes | msgspec.Raw
+"""One JSON value as text; a Raw is a view that keeps the whole message alive, `bytes(raw)` frees it."""
+
+Members: TypeAlias = Mapping[str, Json]
+"""A JSON object cut one level deep, in its own order."""
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+LEGACY_RESOURCE_NOT_FOUND = -32002
+HEADER_MISMATCH = -32020
+MISSING_CLIENT_CAPABILITY = -32021
+UNSUPPORTED_PROTOCOL_VERSION = -32022
+LEGACY_URL_ELICITATION_REQUIRED = -32042
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_any = msgspec.json.Decoder()
+_KEY = re.compile(rb'[ \t\n\r]*"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+_AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
+_SURROGATE = re.compile(
+    rb"\\\\|(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
+
+class Malformed(ValueError):
+    """A text is not the JSON that was expected there; the message says what is wrong, without quoting it."""
+
+
+class DuplicateKey(Malformed):
+    """An object names one member twice."""
+
+
+class McpError(Exception):
+    """An error the caller should see, as JSON-RPC writes it; `data` is raw JSON or None."""
+
+    def __init__(self, code: int, message: str, data: Json | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    @classmethod
+    def with_data(cls, code: int, message: str, data: object) -> "McpError":
+        """Return an error whose data is `data` encoded."""
+        return cls(code, message, msgspec.json.encode(data))
+
+
+def split(raw: Json) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object; of a repeated key the last one wins.
+
+    Raises Malformed when the text is not one object, nests too deep, or is no JSON anywhere inside.
+    """
+    try:
+        return _members.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Malformed(_reason(error)) from None
+
+
+def split_strict(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object like `split`, but raise DuplicateKey when one is named twice.
+
+    The decoder drops repeated keys silently, so the text is walked again: each value is known, hence only
+    skipped, and the number of keys met must be the number of keys decoded.
+    """
+    members = split(body)
+    values = {key: bytes(value) for key, value in members.items()}
+    at = body.index(b"{") + 1
+    for _ in range(len(values)):
+        key = _KEY.match(body, at)
+        if key is None:
+            raise DuplicateKey("a member is named twice")
+        name = _any.decode(key.group().strip(b" \t\n\r:"))
+        value = values[name]
+        end = _AFTER_VALUE.match(body, key.end() + len(value))
+        if end is None or not body.startswith(value, key.end()):
+            raise DuplicateKey(f"the member {name!r} is named twice")
+        at = end.end()
+        if end.group(1) == b"}":
+            break
+    else:
+        if values:
+            raise DuplicateKey("a member is named twice")
+    return members
+
+
+def items(raw: Json) -> list[msgspec.Raw]:
+    """Return the elements of a JSON array; raises Malformed when it is none."""
+    try:
+        return _items.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(_reason(error)) from None
+
+
+def value(raw: Json) -> Any:
+    """Return a JSON text decoded; raises Malformed."""
+    try:
+        return _any.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Malformed(_reason(error)) from None
+
+
+def text_of(raw: Json | None) -> str | None:
+    """Return the string a raw value holds, or None when it is absent or anything else."""
+    if raw is None or bytes(raw[:1] if isinstance(raw, bytes) else memoryview(raw)[:1]) != b'"':
+        return None
+    decoded = value(raw)
+    return decoded if isinstance(decoded, str) else None
+
+
+def encode(data: object) -> bytes:
+    """Return plain data as JSON text; Raw values inside are spliced as they are."""
+    return msgspec.json.encode(data)
+
+
+def join(members: Iterable[tuple[str, Json]] | Members) -> bytes:
+    """Return the JSON object of these members, each value spliced as it is."""
+    pairs = members.items() if isinstance(members, Mapping) else members
+    parts: list[Json] = []
+    for key, raw in pairs:
+        parts.append(b"," if parts else b"{")
+        parts.append(_key(key))
+        parts.append(raw)
+    if not parts:
+        return b"{}"
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def array(elements: Iterable[Json]) -> bytes:
+    """Return the JSON array of these elements, each spliced as it is."""
+    return b"[" + b",".join(elements) + b"]"
+
+
+def is_null(raw: Json | None) -> bool:
+    """Whether a member is absent or null, which mean the same at optional protocol fields (E-26)."""
+    return raw is None or (len(memoryview(raw)) == 4 and bytes(raw) == b"null")
+
+
+def result_message(id: Json, result: Json) -> bytes:
+    """Return the response that answers `id` with this result."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', id, b',"result":', result, b"}"))
+
+
+def error_message(id: Json | None, error: McpError) -> bytes:
+    """Return the response that answers `id` with an error; an unreadable id is left out (E-06)."""
+    body: list[tuple[str, Json]] = [("code", encode(error.code)), ("message", encode(error.message))]
+    if error.data is not None:
+        body.append(("data", error.data))
+    head: list[tuple[str, Json]] = [("jsonrpc", b'"2.0"')]
+    if id is not None:
+        head.append(("id", id))
+    return join([*head, ("error", join(body))])
+
+
+def notification_message(method: str, params: Members) -> bytes:
+    """Return a notification."""
+    return join([("jsonrpc", b'"2.0"'), ("method", encode(method)), ("params", join(params))])
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message read from an upstream: a response, or a notification or request (`method` set)."""
+
+    id: msgspec.Raw | None
+    method: str | None = None
+    params: msgspec.Raw | None = None
+    result: msgspec.Raw | None = None
+    error: McpError | None = None
+
+
+def read_incoming(message: bytes) -> Incoming:
+    """Return an upstream's message taken apart; raises Malformed when it is no JSON-RPC 2.0 message.
+
+    Lone surrogate escapes, which JavaScript writes when it cuts a string inside an emoji, have no UTF-8 form:
+    they become U+FFFD, everything else stays.
+    """
+    try:
+        members = split(message)
+    except Malformed:
+        mended = _SURROGATE.sub(lambda hit: b"\\ufffd" if hit.group(2) else hit.group(), message)
+        if mended == message:
+            raise
+        members = split(mended)
+    if not message.isascii():
+        try:
+            message.decode()
+        except UnicodeDecodeError:
+            raise Malformed("the message is not UTF-8") from None
+    id = members.get("id")
+    if "method" in members:
+        method = text_of(members["method"])
+        if method is None:
+            raise Malformed("method is not a string")
+        return Incoming(id, method=method, params=members.get("params"))
+    if not is_null(members.get("error")):
+        return Incoming(None if is_null(id) else id, error=_read_error(members["error"]))
+    if "result" not in members:
+        raise Malformed("the message has no method, no result and no error")
+    return Incoming(id, result=members["result"])
+
+
+def _read_error(raw: msgspec.Raw) -> McpError:
+    error = split(raw)
+    code = value(error["code"]) if "code" in error else None
+    if isinstance(code, float) and code.is_integer():
+        code = int(code)
+    if not isinstance(code, int) or isinstance(code, bool):
+        raise Malformed("error.code is not an integer")
+    data = error.get("data")
+    return McpError(code, text_of(error.get("message")) or "", data)
+
+
+@lru_cache(maxsize=4096)
+def _key(key: str) -> bytes:
+    return msgspec.json.encode(key) + b":"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "the JSON nests too deep"
+    return str(error)

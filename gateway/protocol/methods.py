@@ -1,0 +1,93 @@
+"""The one table of methods: what each names, caches, needs and is invalidated by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["discover", "list", "named", "read", "complete", "listen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One request method of revision 2026-07-28."""
+
+    kind: Kind
+    capability: str | None = None
+    """The server capability that must be advertised for it (S-28)."""
+    cacheable: bool = False
+    named_by: str | None = None
+    """The string parameter that Mcp-Name mirrors (S-11)."""
+    items: str | None = None
+    """The result member that holds the elements of a list."""
+    invalidated_by: str | None = None
+    """The notification that makes a stored result stale (C-30)."""
+    safe_to_retry: bool = True
+    """Whether an answer that got lost may simply be asked for again (U-27)."""
+    may_ask: bool = False
+    """Whether `input_required` is a legal answer (M-01)."""
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "server/discover": Method("discover", cacheable=True),
+        "tools/list": Method(
+            "list",
+            capability="tools",
+            cacheable=True,
+            items="tools",
+            invalidated_by="notifications/tools/list_changed",
+        ),
+        "prompts/list": Method(
+            "list",
+            capability="prompts",
+            cacheable=True,
+            items="prompts",
+            invalidated_by="notifications/prompts/list_changed",
+        ),
+        "resources/list": Method(
+            "list",
+            capability="resources",
+            cacheable=True,
+            items="resources",
+            invalidated_by="notifications/resources/list_changed",
+        ),
+        "resources/templates/list": Method(
+            "list",
+            capability="resources",
+            cacheable=True,
+            items="resourceTemplates",
+            invalidated_by="notifications/resources/list_changed",
+        ),
+        "resources/read": Method(
+            "read",
+            capability="resources",
+            cacheable=True,
+            named_by="uri",
+            invalidated_by="notifications/resources/updated",
+            may_ask=True,
+        ),
+        "tools/call": Method("named", capability="tools", named_by="name", safe_to_retry=False, may_ask=True),
+        "prompts/get": Method("named", capability="prompts", named_by="name", may_ask=True),
+        "completion/complete": Method("complete", capability="completions"),
+        "subscriptions/listen": Method("listen"),
+    }
+)
+
+LEGACY_METHODS = frozenset(
+    {
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "tasks/result",
+        "tasks/list",
+    }
+)
+"""Methods of older revisions: -32601 at 404 to a modern caller (S-03)."""
+
+
+def label(method: str) -> str:
+    """Return the method as a metric label: from a closed set, `other` for what a client made up (B52)."""
+    return method if method in METHODS else "other"
