@@ -112,6 +112,14 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What the pipeline made of a call: the result object as segments to be written one after the other."""
+
+    result: tuple[Json, ...]
+    source: Literal["hit", "miss", "bypass"] = "bypass"
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A notification that belongs to a running request; progressToken is already taken out of `params`."""
 
@@ -158,6 +166,17 @@ class UpstreamUnavailable(Exception):
 
     def __str__(self) -> str:
         return f"upstream {self.upstream}: {self.reason.value}"
+
+
+class Challenge(Exception):
+    """An upstream with `auth: forward` refused the caller; the front answers 401 or 403 (B15)."""
+
+    def __init__(self, upstream: UpstreamName, status: int, error: str | None, scope: str | None) -> None:
+        super().__init__(upstream, status)
+        self.upstream = upstream
+        self.status = status
+        self.error = error
+        self.scope = scope
 
 
 class Upstream(Protocol):
