@@ -1,0 +1,107 @@
+"""What the metrics count, and that no client and no removed upstream leaves a series behind."""
+
+import random
+import string
+
+import pytest
+
+from gateway.protocol.call import Reason
+from gateway.support.metrics import Metrics
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(version="1.2.3")
+
+
+def lines(metrics: Metrics, start: str) -> list[str]:
+    """Return the rendered samples that begin so, without their `_created` companions."""
+    text = metrics.render().decode()
+    return [line for line in text.splitlines() if line.startswith(start) and "_created" not in line]
+
+
+def some_word(random_source: random.Random) -> str:
+    return "".join(random_source.choices(string.printable, k=random_source.randint(1, 30)))
+
+
+def test_an_exchange_is_counted_timed_and_no_longer_in_flight(metrics: Metrics) -> None:
+    """One call leaves one count, one observation and no gauge behind."""
+    metrics.exchange_started("/mcp")
+    assert lines(metrics, "mcp_gateway_exchanges_in_flight") == [
+        'mcp_gateway_exchanges_in_flight{endpoint="/mcp"} 1.0'
+    ]
+    metrics.exchange("/mcp", "tools/list", "ok", 0.004)
+    assert lines(metrics, "mcp_gateway_exchanges_in_flight") == [
+        'mcp_gateway_exchanges_in_flight{endpoint="/mcp"} 0.0'
+    ]
+    assert lines(metrics, "mcp_gateway_exchanges_total") == [
+        'mcp_gateway_exchanges_total{endpoint="/mcp",method="tools/list",outcome="ok"} 1.0'
+    ]
+    assert lines(metrics, "mcp_gateway_exchange_seconds_count") == [
+        'mcp_gateway_exchange_seconds_count{endpoint="/mcp",method="tools/list"} 1.0'
+    ]
+
+
+def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
+    """B52: what a client makes up falls under `other`."""
+    source = random.Random(52)
+    for _ in range(10_000):
+        metrics.exchange_started("/mcp")
+        metrics.exchange("/mcp", some_word(source), some_word(source), 0.001)
+        metrics.rejected("other", some_word(source))
+        metrics.upstream_call("time", some_word(source), some_word(source), 0.001)
+        metrics.cache_lookup("time", some_word(source), some_word(source), some_word(source))
+        metrics.invalidated("time", some_word(source))
+        metrics.catalogue("time", some_word(source), 1)
+        metrics.dropped("time", some_word(source))
+    assert repr(metrics) == "<Metrics 15 metrics, 10 series>"
+    assert lines(metrics, "mcp_gateway_exchanges_total") == [
+        'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
+    ]
+
+
+def test_an_upstream_outcome_may_be_the_reason_itself(metrics: Metrics) -> None:
+    """The label is the member's name in lower case."""
+    metrics.upstream_call("time", "tools/call", Reason.TOO_LARGE, 0.1)
+    assert lines(metrics, "mcp_gateway_upstream_calls_total") == [
+        'mcp_gateway_upstream_calls_total{method="tools/call",outcome="too_large",upstream="time"} 1.0'
+    ]
+
+
+def test_a_removed_upstream_leaves_no_series(metrics: Metrics) -> None:
+    """B52: only the forgotten upstream's series go, and it may come back."""
+    for name in ("time", "gh"):
+        metrics.upstream_up(name, True)
+        metrics.upstream_connections(name, 3)
+        metrics.upstream_call(name, "tools/call", "ok", 0.1)
+        metrics.cache_lookup(name, "tools/list", "hit", "fresh")
+        metrics.excluded_tools(name, 1)
+    metrics.forget("time")
+    text = metrics.render().decode()
+    assert 'upstream="time"' not in text
+    assert 'upstream="gh"' in text
+    metrics.upstream_up("time", False)
+    assert lines(metrics, 'mcp_gateway_upstream_up{upstream="time"}') == [
+        'mcp_gateway_upstream_up{upstream="time"} 0.0'
+    ]
+
+
+def test_streams_and_the_cache_report_what_is_there_now(metrics: Metrics) -> None:
+    """Gauges follow, counters stay."""
+    metrics.stream_opened("downstream")
+    metrics.stream_opened("downstream")
+    metrics.stream_closed("downstream")
+    metrics.cache_size(entries=4, bytes=1000)
+    assert lines(metrics, "mcp_gateway_streams") == [
+        'mcp_gateway_streams_open{side="downstream"} 1.0',
+        'mcp_gateway_streams_opened_total{side="downstream"} 2.0',
+    ]
+    assert lines(metrics, "mcp_gateway_cache_bytes") == ["mcp_gateway_cache_bytes 1000.0"]
+
+
+def test_the_build_and_the_process_are_described(metrics: Metrics) -> None:
+    """A scrape names the version and carries the process metrics."""
+    text = metrics.render().decode()
+    assert 'mcp_gateway_build_info{version="1.2.3"} 1.0' in text
+    assert "process_resident_memory_bytes" in text
+    assert metrics.content_type.startswith("text/plain")
