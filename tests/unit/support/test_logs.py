@@ -1,0 +1,125 @@
+"""How records become lines, and that no credential stands in one."""
+
+import base64
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gateway import config
+from gateway.support import logs
+
+CANARY = "canary-5f1d0c9a7b"
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """A stream for the log; the root logger is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_text_line_has_time_level_logger_message_and_extras(written: io.StringIO) -> None:
+    """One record, one line."""
+    logs.configure(config.Log(), stream=written)
+    logging.getLogger("gateway.app").info("listening on %s", "127.0.0.1:8080", extra={"upstreams": 2})
+    line = written.getvalue()
+    assert line.endswith(" INFO gateway.app: listening on 127.0.0.1:8080 upstreams=2\n")
+    assert line[10] == "T"
+
+
+def test_a_json_line_is_one_object(written: io.StringIO) -> None:
+    """Extras are members, a traceback is one member too."""
+    logs.configure(config.Log(format="json"), stream=written)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("gateway.front").exception("a bug", extra={"endpoint": "/mcp"})
+    record = json.loads(written.getvalue())
+    assert record["level"] == "error"
+    assert record["message"] == "a bug"
+    assert record["endpoint"] == "/mcp"
+    assert record["trace"].endswith("ValueError: broken")
+
+
+def test_the_level_hides_what_is_below_it(written: io.StringIO) -> None:
+    """Debug lines appear only at debug."""
+    logs.configure(config.Log(level="warning"), stream=written)
+    logging.getLogger("gateway").info("quiet")
+    assert written.getvalue() == ""
+
+
+def test_configuring_twice_writes_once(written: io.StringIO) -> None:
+    """A reload changes the form and adds no second line."""
+    logs.configure(config.Log(), stream=written)
+    logs.configure(config.Log(format="json"), stream=written)
+    logging.getLogger("gateway").info("once")
+    assert len(written.getvalue().splitlines()) == 1
+
+
+def test_a_line_break_in_a_message_starts_no_new_line(written: io.StringIO) -> None:
+    """A client cannot forge a record."""
+    logs.configure(config.Log(), stream=written)
+    logging.getLogger("gateway").info("tool %s", "x\n2026 ERROR gateway: forged\u2028")
+    assert len(written.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Authorization: Bearer {CANARY}",
+        f"{{'authorization': 'Bearer {CANARY}'}}",
+        f"(b'Authorization', b'Basic {CANARY}')",
+        f"got bearer {CANARY} here",
+        f"https://user:{CANARY}@alpha.example/mcp",
+        f"https://alpha.example/mcp?api_key={CANARY}&x=1",
+        f"GH_TOKEN={CANARY}",
+        f'{{"client_secret": "{CANARY}"}}',
+        f"password={CANARY}",
+    ],
+)
+def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
+    """B42: headers, URLs and settings are blanked wherever they stand in a text."""
+    assert CANARY not in logs.redact(text)
+
+
+def test_a_url_keeps_its_host_and_path() -> None:
+    """A redacted line still says where."""
+    assert (
+        logs.redact("GET https://u:p@alpha.example/mcp?k=v failed")
+        == "GET https://alpha.example/mcp?*** failed"
+    )
+
+
+def test_a_known_secret_is_hidden_in_messages_extras_and_tracebacks(written: io.StringIO) -> None:
+    """Values from the configuration are blanked whatever surrounds them."""
+    logs.configure(config.Log(), stream=written, secrets=["k-123456"])
+    try:
+        raise ValueError("saw k-123456")
+    except ValueError:
+        logging.getLogger("gateway").exception("about k-123456", extra={"what": "k-123456"})
+    assert "k-123456" not in written.getvalue()
+    assert written.getvalue().count("***") == 4
+
+
+def test_aiohttp_says_the_kind_of_an_error_and_quotes_nothing(
+    written: io.StringIO, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B42: its own tracebacks carry header bytes, so whoever listens gets only the class name."""
+    logs.configure(config.Log(level="debug"), stream=written)
+    try:
+        raise ValueError(f"Got more than 8190 bytes when reading: b'Bearer {CANARY}'")
+    except ValueError as error:
+        logging.getLogger("aiohttp.server").exception(
+            "Error handling request from %s", CANARY, exc_info=error
+        )
+        logging.getLogger("aiohttp.internal").error(error)
+    assert "Error handling request from: ValueError" in written.getvalue()
+    for secret in (CANARY, CANARY.encode().hex(), base64.b64encode(CANARY.encode()).decode()):
+        assert secret not in written.getvalue()
+        assert all(secret not in str(vars(record)) for record in caplog.records)
