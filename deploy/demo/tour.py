@@ -1,0 +1,87 @@
+"""What to try against the running demo: comments and curl commands that are a shell script as printed."""
+
+import json
+import shlex
+
+VERSION = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": VERSION,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def request(
+    endpoint: str,
+    method: str,
+    params: dict[str, object] | None = None,
+    *,
+    name: str | None = None,
+    meta: dict[str, object] | None = None,
+    authorization: str | None = None,
+    flags: str = "-sS -w '\\n'",
+) -> str:
+    """Return the curl command of one MCP request, with every header that the protocol wants."""
+    headers = [
+        ["content-type: application/json", "accept: application/json, text/event-stream"],
+        [f"mcp-protocol-version: {VERSION}", f"mcp-method: {method}"],
+    ]
+    if name is not None:
+        headers[1].append(f"mcp-name: {name}")
+    if authorization is not None:
+        headers.append([f"authorization: {authorization}"])
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": method,
+        "params": {**(params or {}), "_meta": {**META, **(meta or {})}},
+    }
+    lines = [f"curl {flags} {endpoint}"]
+    lines += [" ".join(f"-H {shlex.quote(header)}" for header in line) for line in headers]
+    lines.append(f"-d {shlex.quote(json.dumps(body, separators=(',', ':'), ensure_ascii=False))}")
+    return " \\\n  ".join(lines)
+
+
+def twice(command: str) -> str:
+    """Return a loop that shows the ttlMs of two answers, a second apart."""
+    return f"for i in 1 2; do\n{command} |\n  grep -o '\"ttlMs\":[0-9]*'; sleep 1\ndone"
+
+
+def tour(endpoint: str, admin: str) -> str:
+    """Return the whole script."""
+
+    def call(tool: str, arguments: dict[str, object], token: str | None = None) -> str:
+        params: dict[str, object] = {"name": tool, "arguments": arguments}
+        if token is None:
+            return request(endpoint, "tools/call", params, name=tool)
+        meta: dict[str, object] = {"progressToken": token}
+        return request(endpoint, "tools/call", params, name=tool, meta=meta, flags="-sSN")
+
+    def read(uri: str, authorization: str | None = None) -> str:
+        return request(endpoint, "resources/read", {"uri": uri}, name=uri, authorization=authorization)
+
+    steps = [
+        (
+            "The tools of both servers in one list; ttlMs says how long it stays fresh",
+            request(endpoint, "tools/list"),
+        ),
+        ("A call, routed by its prefix", call("clock__current_time", {"zone": "Europe/Berlin"})),
+        (
+            "A slow call whose progress arrives as it happens",
+            call("notes__summarise_notes", {"pace": 1}, token="p1"),
+        ),
+        (
+            "A resource read twice: the second answer comes from memory, with the ttlMs that is left",
+            twice(read("clock+time://zones")),
+        ),
+        (
+            "A private resource is kept for the caller who got it, and nobody else",
+            twice(read("notes+note://index", "Bearer alice")),
+        ),
+        (
+            "A list that changes: start a timer, and within 5 s there is a tool to stop it",
+            call("clock__start_timer", {"name": "tea", "minutes": 3}),
+        ),
+        ("What the gateway did", f"curl -sS {admin}/metrics | grep '^mcp_gateway_cache_lookup'"),
+        ("How the upstreams are", f"curl -sS {admin}/status.json"),
+    ]
+    return "\n\n".join(f"# {number}. {title}\n{command}" for number, (title, command) in enumerate(steps, 1))
