@@ -1,0 +1,367 @@
+"""Takes upstream lists apart, gives their items the exposed names, and joins them into one view.
+
+An item is cut into its members and spliced together again: what changes is its name or URI, what an MCP
+App points to, and known optionals that are null; every other member keeps its bytes and its place.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from gateway.core.router import Namespace, NameTable
+from gateway.protocol.call import HeaderParam, Scope
+from gateway.protocol.jsonrpc import Json, Malformed, array, encode, is_null, items, join, split, text_of
+from gateway.protocol.methods import METHODS
+from gateway.protocol.modern import InvalidAnnotation, header_params
+
+Excluded: TypeAlias = tuple[str, str]
+"""The name of an item that was left out, and the reason."""
+
+_LONGEST_LABEL = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """One element of a list in its upstream's own names; `key` is what calls name it by."""
+
+    key: str
+    members: Mapping[str, Json]
+    header_params: tuple[HeaderParam, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Page:
+    """One answer to a list request; the items are views into it and keep it alive."""
+
+    items: tuple[Item, ...]
+    next_cursor: str | None = None
+    excluded: tuple[Excluded, ...] = ()
+
+
+def parse_page(method: str, result: Json) -> Page:
+    """Return the items of a list result, without those that would break the list for every client.
+
+    The SDKs check a list as a whole, so one item without its required members, or with a known member of
+    the wrong JSON type, would cost the client the tools of all upstreams (B11): it is left out alone and
+    reported, as is a tool whose annotations for headers are invalid (U-08). Schemas are not looked into,
+    and unknown members and values pass (K-02, K-04).
+
+    Raises Malformed when there is no array of items, or a cursor that is no string (F-18).
+    """
+    kind = _KINDS[method]
+    text = bytes(result)
+    members = split(text)
+    readable, excluded = _readable(kind, members.get(kind.array))
+    nulls = b"null" in text
+    annotated = method == "tools/list" and _may_hold(text, b"x-mcp-header")
+    kept: list[Item] = []
+    for raw in readable:
+        item = _without_nulls(raw, kind) if nulls else raw
+        key = text_of(item[kind.key]) or ""
+        try:
+            kept.append(Item(key, item, header_params(item["inputSchema"]) if annotated else ()))
+        except InvalidAnnotation as error:
+            excluded.append((key[:_LONGEST_LABEL], str(error)))
+    return Page(tuple(kept), _cursor(members.get("nextCursor")), tuple(excluded))
+
+
+def merge_pages(pages: Iterable[Page]) -> tuple[Item, ...]:
+    """Return the items of all pages in order; of two with one key the first counts (F-05)."""
+    merged: dict[str, Item] = {}
+    for page in pages:
+        for item in page.items:
+            merged.setdefault(item.key, item)
+    return tuple(merged.values())
+
+
+def expose_item(
+    method: str, item: Item, exposed_key: str, *, describe: str | None = None, namespace: Namespace
+) -> bytes:
+    """Return an item as clients see it, under its exposed name, URI or template."""
+    changed: dict[str, Json] = {_KINDS[method].key: encode(exposed_key)}
+    if describe is not None:
+        changed["description"] = encode(describe)
+    if method == "tools/list" and (meta := item.members.get("_meta")) is not None:
+        changed["_meta"] = _expose_app(meta, namespace)
+    return join({**item.members, **changed})
+
+
+def expose_items(
+    method: str, part: Iterable[Item], *, namespace: Namespace, names: NameTable | None = None
+) -> dict[str, bytes]:
+    """Return one upstream's items as clients see them, by exposed key; what `names` hides is left out.
+
+    Tools and prompts are named by the table; resources and templates by their URI alone.
+    """
+    exposed: dict[str, bytes] = {}
+    for item in part:
+        if names is None:
+            key: str | None = namespace.expose_uri(item.key)
+            describe = None
+        else:
+            key = names.exposed(namespace.upstream, item.key)
+            describe = names.description(namespace.upstream, item.key)
+        if key is not None:
+            exposed[key] = expose_item(method, item, key, describe=describe, namespace=namespace)
+    return exposed
+
+
+def join_parts(parts: Iterable[Mapping[str, bytes]]) -> tuple[bytes, ...]:
+    """Return the items of all parts, in configuration order and then each upstream's own (F-28).
+
+    Two upstreams may list one URI that is exposed unchanged; it stands once, where reading it leads (A-41).
+    """
+    joined: dict[str, bytes] = {}
+    for part in parts:
+        for key, item in part.items():
+            joined.setdefault(key, item)
+    return tuple(joined.values())
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A merged list as it is served: what its pages are cut from, until when, and to whom."""
+
+    method: str
+    items: tuple[bytes, ...] = field(repr=False)
+    scope: Scope
+    expires: float
+    """The moment the first contributing answer ends its life, on the clock of the cache (C-27)."""
+
+    @cached_property
+    def body(self) -> bytes:
+        """The JSON array of all items."""
+        return array(self.items)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What a cursor knows this list by: equal lists have equal digests on every replica (F-20)."""
+        return sha256(self.body).digest()
+
+    def slice(self, offset: int, size: int) -> tuple[bytes, int | None]:
+        """Return the JSON array of a page, and where the next one starts, None after the last."""
+        if offset == 0 and size >= len(self.items):
+            return self.body, None
+        end = offset + size
+        return array(self.items[offset:end]), end if end < len(self.items) else None
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a client's next page starts (F-19); sealed, and bound to its caller, before it leaves."""
+
+    method: str
+    offset: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    endpoint: str
+
+
+def encode_cursor(cursor: Cursor) -> bytes:
+    """Return the payload to be sealed."""
+    return _pack(cursor)
+
+
+def decode_cursor(payload: bytes) -> Cursor:
+    """Return the cursor of a payload; raises Malformed when it is not exactly one."""
+    try:
+        return _unpack.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Malformed("this is not a cursor") from None
+
+
+def _readable(kind: "_Kind", raw: Json | None) -> tuple[list[dict[str, msgspec.Raw]], list[Excluded]]:
+    """Return the members of the items that clients can read, and why the others are left out."""
+    if raw is None:
+        raise Malformed(f"{kind.array} is missing")
+    try:
+        kind.all.decode(raw)
+        return _cut.decode(raw), []
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass  # Rarely: now every item for itself.
+    try:
+        elements = items(raw)
+    except Malformed:
+        raise Malformed(f"{kind.array} is not an array") from None
+    readable: list[dict[str, msgspec.Raw]] = []
+    excluded: list[Excluded] = []
+    for place, element in enumerate(elements):
+        try:
+            kind.one.decode(element)
+            readable.append(split(element))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Malformed) as error:
+            excluded.append((_label(kind, element, place), str(error)))
+    return readable, excluded
+
+
+def _label(kind: "_Kind", element: msgspec.Raw, place: int) -> str:
+    try:
+        key = text_of(split(element).get(kind.key))
+    except Malformed:
+        key = None
+    return key[:_LONGEST_LABEL] if key else f"item {place}"
+
+
+def _cursor(raw: Json | None) -> str | None:
+    if is_null(raw):
+        return None
+    cursor = text_of(raw)
+    if cursor is None:
+        raise Malformed("nextCursor is not a string")
+    return cursor
+
+
+def _without_nulls(item: Mapping[str, Json], kind: "_Kind") -> dict[str, Json]:
+    """Return the members without known optionals that are null (E-28); any other null is data (E-27)."""
+    kept: dict[str, Json] = {}
+    for key, raw in item.items():
+        if key not in kind.optional or not is_null(raw):
+            kept[key] = _inner_without_nulls(raw, kind.nested[key]) if key in kind.nested else raw
+    return kept
+
+
+def _inner_without_nulls(raw: Json, optional: Collection[str]) -> Json:
+    text = bytes(raw)
+    if b"null" not in text:
+        return raw
+    if text.startswith(b"["):
+        return array(_inner_without_nulls(element, optional) for element in items(raw))
+    members = split(raw)
+    kept = {key: inner for key, inner in members.items() if key not in optional or not is_null(inner)}
+    return raw if len(kept) == len(members) else join(kept)
+
+
+def _expose_app(meta: Json, namespace: Namespace) -> Json:
+    """Return a tool's `_meta` with the URI of its MCP App exposed, in both its places (F-12, K-09)."""
+    if not _may_hold(bytes(meta), b"resourceUri"):
+        return meta
+    members = split(meta)
+    changed = _exposed_member(members, "ui/resourceUri", namespace)
+    app = members.get("ui")
+    if app is not None and bytes(app).startswith(b"{"):
+        inner = split(app)
+        if exposed := _exposed_member(inner, "resourceUri", namespace):
+            changed["ui"] = join({**inner, **exposed})
+    return join({**members, **changed}) if changed else meta
+
+
+def _exposed_member(members: Mapping[str, Json], key: str, namespace: Namespace) -> dict[str, Json]:
+    uri = text_of(members.get(key))
+    return {} if uri is None else {key: encode(namespace.expose_uri(uri))}
+
+
+def _may_hold(text: bytes, key: bytes) -> bool:
+    """Whether a member of this name may stand somewhere inside, be it spelled with escapes."""
+    return key in text or b"\\u" in text
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Cursor)
+_cut = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+class _Object(msgspec.Struct):
+    """Any JSON object: what it holds is not ours to judge (K-02, B10)."""
+
+
+class _Icon(msgspec.Struct, rename="camel"):
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: str | None = None
+
+
+class _Hints(msgspec.Struct, rename="camel"):
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class _Annotations(msgspec.Struct, rename="camel"):
+    audience: list[str] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+
+
+class _Argument(msgspec.Struct):
+    name: str
+    title: str | None = None
+    description: str | None = None
+    required: bool | None = None
+
+
+class _Described(msgspec.Struct, rename="camel", kw_only=True):
+    name: str
+    title: str | None = None
+    description: str | None = None
+    icons: list[_Icon] | None = None
+    meta: _Object | None = msgspec.field(default=None, name="_meta")
+
+
+class _Tool(_Described, kw_only=True):
+    input_schema: _Object
+    output_schema: _Object | None = None
+    annotations: _Hints | None = None
+
+
+class _Prompt(_Described, kw_only=True):
+    arguments: list[_Argument] | None = None
+
+
+class _Readable(_Described, kw_only=True):
+    mime_type: str | None = None
+    annotations: _Annotations | None = None
+
+
+class _Resource(_Readable, kw_only=True):
+    uri: str
+    size: float | None = None
+
+
+class _Template(_Readable, kw_only=True):
+    uri_template: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kind:
+    """What is known of one list: where its items stand, and which shape clients insist on."""
+
+    array: str
+    key: str
+    one: msgspec.json.Decoder[msgspec.Struct]
+    all: msgspec.json.Decoder[list[msgspec.Struct]]
+    optional: Collection[str]
+    nested: Mapping[str, Collection[str]]
+
+
+def _kind(method: str, key: str, shape: type[msgspec.Struct]) -> _Kind:
+    inner: dict[str, type[msgspec.Struct]] = {
+        "icons": _Icon,
+        "arguments": _Argument,
+        "annotations": _Hints if shape is _Tool else _Annotations,
+    }
+    optional = _optional(shape)
+    return _Kind(
+        METHODS[method].items or "",
+        key,
+        msgspec.json.Decoder(shape),
+        msgspec.json.Decoder(list[shape]),  # type: ignore[valid-type]  # a type only known at run time
+        optional,
+        {member: _optional(known) for member, known in inner.items() if member in optional},
+    )
+
+
+def _optional(shape: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(known.encode_name for known in msgspec.structs.fields(shape) if not known.required)
+
+
+_KINDS = {
+    "tools/list": _kind("tools/list", "name", _Tool),
+    "prompts/list": _kind("prompts/list", "name", _Prompt),
+    "resources/list": _kind("resources/list", "uri", _Resource),
+    "resources/templates/list": _kind("resources/templates/list", "uriTemplate", _Template),
+}
