@@ -9,8 +9,8 @@ It serves both eras on one Streamable HTTP endpoint (/mcp): 2026-07-28 (stateles
   POST /debug/emit?kind=K[&uri=] publish a change: tools, prompts, resources or updated
   POST /debug/end-listen         end every listen stream gracefully (the result frame is sent)
 
-Run `python -m tests.support.everything [--port 3001] [--name everything] [--page-size 0] [--json-response] ...`;
-the first line on stdout is its URL, and port 0 takes a free one.
+Run `python -m tests.support.everything [--port 3001] [--name everything] [--page-size 0] ...`; the first line
+on stdout is its URL, and port 0 takes a free one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,123 @@
+"""Starts the programs a test needs as child processes, waits until they answer, and stops them again."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class NotReady(Exception):
+    """A program ended or said nothing before it was ready; the message holds what it wrote."""
+
+
+@dataclass
+class Program:
+    """A running child process; what it writes goes to a file that is read back when something is wrong."""
+
+    process: subprocess.Popen[str]
+    output: IO[str]
+
+    def written(self) -> str:
+        self.output.seek(0)
+        return self.output.read()
+
+    def wait(self, timeout: float) -> int:
+        return self.process.wait(timeout)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.output.close()
+
+
+def free_port() -> int:
+    """Return a port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(*arguments: str, env: Mapping[str, str] | None = None, stdout: int | None = None) -> Program:
+    """Start `python -m ARGUMENTS`; without `stdout` both streams go to the output file."""
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the program
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=output if stdout is None else stdout,
+        stderr=output,
+        start_new_session=True,
+        text=True,
+    )
+    return Program(process, output)
+
+
+def wait_for(url: str, program: Program, timeout: float = 15) -> None:
+    """Return once `url` answers 200; raises NotReady."""
+    give_up = time.monotonic() + timeout
+    while time.monotonic() < give_up:
+        if program.process.poll() is not None:
+            raise NotReady(f"exit code {program.process.returncode}\n{program.written()}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise NotReady(f"no answer from {url} in {timeout} s\n{program.written()}")
+
+
+@contextmanager
+def reference_server(*options: str) -> Iterator[str]:
+    """Run the reference upstream and yield its URL."""
+    program = start("tests.support.everything", "--port", "0", *options, stdout=subprocess.PIPE)
+    assert program.process.stdout is not None
+    try:
+        url = program.process.stdout.readline().strip()
+        if not url:
+            raise NotReady(program.written())
+        wait_for(url.removesuffix("/mcp") + "/debug/state", program)
+        yield url
+    finally:
+        program.process.stdout.close()
+        program.close()
+
+
+@dataclass
+class RunningGateway:
+    """A gateway process and where it listens."""
+
+    program: Program
+    endpoint: str
+    admin: str
+
+
+@contextmanager
+def gateway(upstreams: str, more: str = "") -> Iterator[RunningGateway]:
+    """Run `serve` with these upstreams (a YAML mapping) and yield it once it is ready."""
+    listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write(f"listen: {listen}\nadmin: {admin}\nupstreams: {upstreams}\n{more}\n")
+        config.flush()
+        program = start("gateway", "serve", "--config", config.name)
+        try:
+            wait_for(f"http://{admin}/readyz", program)
+            yield RunningGateway(program, f"http://{listen}/mcp", f"http://{admin}")
+        finally:
+            program.close()
