@@ -1,0 +1,245 @@
+"""Measures the gateway beside what no gateway can beat: a bare aiohttp handler and a bare forwarder.
+
+Rounds of both sides alternate, so that whatever else the machine does hits both; medians are compared.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from socket import create_server
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One side of a comparison: where to send which request."""
+
+    name: str
+    url: str
+    method: str
+    params: Mapping[str, object]
+
+    def headers(self) -> dict[str, str]:
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": self.method,
+        }
+        return headers | ({"mcp-name": str(self.params["name"])} if "name" in self.params else {})
+
+    def body(self) -> str:
+        params = {**self.params, "_meta": META}
+        message = {"jsonrpc": "2.0", "id": 1, "method": self.method, "params": params}
+        return json.dumps(message, separators=(",", ":"))
+
+    def once(self) -> bytes:
+        """Send the request once and return the answer."""
+        request = urllib.request.Request(self.url, self.body().encode(), self.headers())
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return bytes(response.read())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The gateway and what it is held against, the ratio of their rates and the least it should be."""
+
+    what: str
+    gateway: Target
+    other: Target
+    least: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a comparison came to."""
+
+    what: str
+    gateway: Figures
+    other: Figures
+    ratio: float
+    least: float
+    answer_bytes: int
+
+
+def free_port() -> int:
+    with create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `python -m ARGUMENTS` for as long as the context lasts."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.wait(15)
+        assert started.stdout is not None
+        started.stdout.close()
+
+
+def server(stack: ExitStack, *arguments: str) -> str:
+    """Start one of bench.servers and return its URL."""
+    started = stack.enter_context(process("bench.servers", *arguments))
+    assert started.stdout is not None
+    return f"http://127.0.0.1:{int(started.stdout.readline())}"
+
+
+def gateway(stack: ExitStack, upstream: str, folder: Path) -> str:
+    """Start the gateway with an endpoint for each shape of catalogue and return its URL."""
+    ten = [f"u{number}" for number in range(10)]
+    listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    config = {
+        "listen": listen,
+        "admin": admin,
+        "log": {"level": "warning"},
+        "upstreams": {
+            "few": f"{upstream}/few/10/mcp",
+            "big": f"{upstream}/big/1000/mcp",
+            **{name: f"{upstream}/{name}/100/mcp" for name in ten},
+        },
+        "endpoints": {
+            "/few": {"upstreams": ["few"]},
+            "/one": {"upstreams": ["u0"]},
+            "/ten": {"upstreams": ten},
+            "/big": {"upstreams": ["big"]},
+        },
+    }
+    file = folder / "gateway.yaml"
+    file.write_text(json.dumps(config))
+    started = stack.enter_context(process("gateway", "serve", "--config", str(file)))
+    give_up = time.monotonic() + 20
+    while True:
+        try:
+            urllib.request.urlopen(f"http://{admin}/readyz", timeout=1).close()
+            return f"http://{listen}"
+        except (urllib.error.URLError, OSError):
+            if started.poll() is not None or time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+
+
+def load(target: Target, connections: int, seconds: float) -> Figures:
+    """Measure one side once, from a process of its own."""
+    job = {
+        "url": target.url,
+        "headers": target.headers(),
+        "body": target.body(),
+        "connections": connections,
+        "seconds": seconds,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load"],
+        cwd=ROOT,
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=seconds + 60,
+    )
+    figures: dict[str, float] = json.loads(done.stdout)
+    if figures.pop("errors"):
+        raise SystemExit(f"{target.name} answered with errors: {done.stdout}")
+    return figures
+
+
+def measure(comparison: Comparison, rounds: int, connections: int, seconds: float) -> Row:
+    """Measure both sides in turns and compare their medians."""
+    answer = len(comparison.gateway.once())
+    sides: tuple[list[Figures], list[Figures]] = ([], [])
+    for number in range(rounds):
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        for side in order:
+            target = (comparison.gateway, comparison.other)[side]
+            sides[side].append(load(target, connections, seconds))
+    gateway, other = ({key: median(f[key] for f in side) for key in side[0]} for side in sides)
+    return Row(comparison.what, gateway, other, gateway["rate"] / other["rate"], comparison.least, answer)
+
+
+def comparisons(stack: ExitStack, folder: Path) -> Iterator[Comparison]:
+    """Start all servers and yield what is to be compared."""
+    upstream = server(stack, "upstream")
+    front = gateway(stack, upstream, folder)
+
+    def cached(path: str) -> Target:
+        return Target(f"gateway {path}", f"{front}{path}", "tools/list", {})
+
+    for path, tools in (("/few", 10), ("/one", 100)):
+        target = cached(path)
+        body = folder / f"{tools}.json"
+        body.write_bytes(target.once())
+        bare = server(stack, "handler", "--body", str(body))
+        other = Target("bare handler", f"{bare}/mcp", "tools/list", {})
+        yield Comparison(f"cached tools/list of {tools} tools / bare handler", target, other, 0.7)
+
+    target, other = cached("/ten"), cached("/big")
+    yield Comparison("cached list of 10 upstreams x 100 tools / of 1 x 1000", target, other, 0.95)
+
+    bare = server(stack, "forwarder", "--target", f"{upstream}/u0/100/mcp")
+    call: dict[str, object] = {"arguments": {"query": "everything", "limit": 5}}
+    yield Comparison(
+        "tools/call passed through / bare forwarder",
+        Target("gateway call", f"{front}/one", "tools/call", {"name": "u0__u0_tool_0001", **call}),
+        Target("bare forwarder", f"{bare}/mcp", "tools/call", {"name": "u0_tool_0001", **call}),
+        0.7,
+    )
+
+
+def report(rows: list[Row]) -> None:
+    print(f"{'':<56}{'gateway':>10}{'other':>10}{'ratio':>8}{'least':>7}  {'p50 ms':>13}{'p99 ms':>15}")
+    for row in rows:
+        middle, late = (f"{row.gateway[key]:.2f} / {row.other[key]:.2f}" for key in ("p50_ms", "p99_ms"))
+        mark = "" if row.ratio >= row.least else "  BELOW"
+        print(
+            f"{row.what:<56}{row.gateway['rate']:>8.0f}/s{row.other['rate']:>8.0f}/s{row.ratio:>8.2f}"
+            f"{row.least:>7}  {middle:>13}{late:>15}{mark}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for comparison in comparisons(stack, Path(folder)):
+            rows.append(measure(comparison, options.rounds, options.connections, options.seconds))
+            print(f"measured: {comparison.what}", file=sys.stderr)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {vars(options)}\n")
+    report(rows)
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    return 0 if all(row.ratio >= row.least for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

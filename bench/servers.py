@@ -1,0 +1,126 @@
+"""What the gateway is measured beside: an upstream, a bare handler, a bare forwarder, each its own process.
+
+The three are aiohttp low-level servers with as little around them as aiohttp allows, on the same event loop
+as the gateway. `python -m bench.servers upstream|handler|forwarder` prints its port on the first line.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+from aiohttp import ClientSession, TCPConnector, web
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What to look for, in the words of the person who asks"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 10},
+        "order": {"type": "string", "enum": ["newest", "oldest", "relevance"]},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+ANSWER = {
+    "content": [{"type": "text", "text": "The answer of a tool, about as long as a tool's answer is. " * 4}],
+    "isError": False,
+    "resultType": "complete",
+}
+
+
+def tools(name: str, count: int) -> list[dict[str, object]]:
+    """Return the tool list of one upstream, some 500 bytes a tool."""
+    return [
+        {
+            "name": f"{name}_tool_{number:04}",
+            "title": f"Tool {number}",
+            "description": "Searches the records and returns those that fit best, newest first.",
+            "inputSchema": SCHEMA,
+            "annotations": {"readOnlyHint": True},
+        }
+        for number in range(count)
+    ]
+
+
+def upstream() -> Handler:
+    """Return an MCP server per path: /NAME/COUNT/mcp has COUNT tools."""
+    lists: dict[str, bytes] = {}
+    fresh = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
+    discover = json.dumps(
+        {**fresh, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}, separators=(",", ":")
+    )
+    answer = json.dumps(ANSWER, separators=(",", ":"))
+
+    def listed(path: str) -> bytes:
+        if path not in lists:
+            _, name, count, _ = path.split("/")
+            result = {**fresh, "tools": tools(name, int(count))}
+            lists[path] = json.dumps(result, separators=(",", ":")).encode()
+        return lists[path]
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        message = json.loads(await request.read())
+        results = {"server/discover": discover.encode(), "tools/call": answer.encode()}
+        result = results.get(message["method"]) or listed(request.path)
+        body = b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(message["id"]).encode(), result)
+        return web.Response(body=body, content_type="application/json")
+
+    return handle
+
+
+def handler(body: bytes) -> Handler:
+    """Return what any server must do at least: read the request, write the same bytes."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    return handle
+
+
+def forwarder(target: str, session: ClientSession) -> Handler:
+    """Return what any proxy must do at least: read the request, send it on, write the answer."""
+    kept = ("content-type", "accept", "mcp-protocol-version", "mcp-method", "mcp-name")
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        headers = {name: request.headers[name] for name in kept if name in request.headers}
+        async with session.post(target, data=body, headers=headers) as response:
+            return web.Response(
+                body=await response.read(), status=response.status, content_type=response.content_type
+            )
+
+    return handle
+
+
+async def serve(options: argparse.Namespace) -> None:
+    async with ClientSession(connector=TCPConnector(limit=0)) as session:
+        match options.kind:
+            case "upstream":
+                handle = upstream()
+            case "handler":
+                handle = handler(options.body.read_bytes())
+            case _:
+                handle = forwarder(options.target, session)
+        runner = web.ServerRunner(web.Server(handle))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        print(runner.addresses[0][1], flush=True)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("upstream", "handler", "forwarder"))
+    parser.add_argument("--body", type=Path, help="handler: a file with the bytes to answer")
+    parser.add_argument("--target", help="forwarder: the URL to send to")
+    uvloop.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
