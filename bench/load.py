@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -48,8 +49,7 @@ class Connection(asyncio.Protocol):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._send()
 
     def _send(self) -> None:
