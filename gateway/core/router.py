@@ -137,6 +137,10 @@ class _Claim:
     def key(self) -> tuple[UpstreamName, str]:
         return self.namespace.upstream, self.original
 
+    @property
+    def legal(self) -> str:
+        return self.namespace.fit(self.wanted, self.original)
+
 
 class NameTable:
     """Which exposed name means which upstream's tool or prompt; one table for tools, one for prompts.
@@ -203,7 +207,7 @@ class NameTable:
             rules = self._rules(namespace.upstream)
             visible = {name for name in names if allowed(name, rules)}
             claims = [
-                _Claim(namespace, name, namespace.expose_name(name, base=rules.rename.get(name)))
+                _Claim(namespace, name, namespace.plain_name(rules.rename.get(name, name)))
                 for name in visible
             ]
             # By name, not by the upstream's order, which may change from one answer to the next.
@@ -213,8 +217,7 @@ class NameTable:
         rename = self._endpoint_rules.rename
         for name, claim in sorted(federated.items(), key=lambda item: item[0] not in rename):
             if allowed(name, self._endpoint_rules):
-                wanted = claim.namespace.fit(rename.get(name, name), claim.original)
-                yield _Claim(claim.namespace, claim.original, wanted)
+                yield _Claim(claim.namespace, claim.original, rename.get(name, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,20 +394,20 @@ def _ascii(text: str) -> str:
 
 
 def _settle(claims: Iterable[_Claim], collisions: list[Collision]) -> dict[str, _Claim]:
+    """Give every claim a name of its own, first come, first served."""
     held: dict[str, _Claim] = {}
     for claim in claims:
-        given = claim.namespace.fit(claim.wanted, claim.original, held)
-        if given != claim.wanted:
-            holder = held[claim.wanted].key
-            collisions.append(Collision(claim.wanted, holder, *claim.key, given))
+        wanted = claim.legal
+        given = wanted if wanted not in held else claim.namespace.fit(claim.wanted, claim.original, held)
+        if given != wanted:
+            collisions.append(Collision(wanted, held[wanted].key, *claim.key, given))
         held[given] = claim
     return held
 
 
 def _rank(claim: _Claim, rules: ToolRules) -> tuple[bool, bool]:
     """Order the claims inside one upstream: renamed, then verbatim, then those that had to be changed."""
-    changed = claim.wanted != claim.namespace.plain_name(claim.original)
-    return claim.original not in rules.rename, changed
+    return claim.original not in rules.rename, claim.wanted != claim.legal
 
 
 def _after(text: str, start: str) -> str | None:
