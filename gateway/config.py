@@ -1,269 +1,88 @@
 """All that a configuration file may say, as pydantic models on one page, and how a file becomes one."""
 
-import ipaddress
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from gateway.protocol.methods import METHODS
+from gateway.settings import mcp_servers
+from gateway.settings.document import ConfigError, Problem, read, show_path
+from gateway.settings.document import Path as YamlPath
+from gateway.settings.explain import NOT_WRITTEN, explain, nearest
+from gateway.settings.json_schema import json_schema
+from gateway.settings.values import (
+    Address,
+    AddressOrOff,
+    CachedMethod,
+    Count,
+    Depth,
+    Duration,
+    EndpointPath,
+    ExposedName,
+    FilePath,
+    ForwardedHeader,
+    FromFile,
+    HeaderName,
+    HostText,
+    ListenAddress,
+    NameLength,
+    Namespace,
+    Network,
+    OriginText,
+    Prefix,
+    ProxyUrl,
+    PublicUrl,
+    Secret,
+    Separator,
+    Size,
+    Text,
+    UpstreamUrl,
+    Wait,
+    parse_address,
+    shown_url,
+)
+
+__all__ = [
+    "VERSION",
+    "Address",
+    "Auth",
+    "Cache",
+    "Config",
+    "ConfigError",
+    "Cors",
+    "Endpoint",
+    "Identity",
+    "Limits",
+    "Log",
+    "Names",
+    "Problem",
+    "Secrets",
+    "Tls",
+    "ToolRules",
+    "Upstream",
+    "UpstreamCache",
+    "load",
+    "load_file",
+    "parse_address",
+    "schema",
+    "shown_url",
+]
 
 VERSION = version("mcp-caching-gateway")
 
-
-@dataclass(frozen=True, slots=True)
-class FromFile:
-    """The validation context of a file: relative paths start at its folder, and every duration has a unit."""
-
-    folder: Path
-
-
-# What a value may be. A message says what was expected and never repeats the value: it may be a secret (B42).
-
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE = re.compile(r"(\d{1,12})(B|KiB|MiB|GiB)")
-_SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_PATH = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
-
-
-def parse_duration(value: object, info: ValidationInfo) -> object:
-    """Return the seconds that `250ms`, `30s`, `5m` or `24h` stand for; plain numbers only from Python code."""
-    if value in (0, "0") and not isinstance(value, bool):
-        return 0.0
-    if isinstance(value, str):
-        hit = _DURATION.fullmatch(value.strip())
-        if hit:
-            return float(hit[1]) * _DURATION_UNITS[hit[2]]
-    elif not isinstance(value, bool) and not isinstance(info.context, FromFile):
-        return value
-    raise ValueError("expected a number with a unit: 250ms, 30s, 5m or 24h")
-
-
-def parse_size(value: object) -> object:
-    """Return the bytes that `64KiB` or `64MiB` stand for; a plain integer is bytes."""
-    if isinstance(value, str):
-        hit = _SIZE.fullmatch(value.strip())
-        if hit:
-            return int(hit[1]) * _SIZE_UNITS[hit[2]]
-        if value.strip().isdecimal():
-            return int(value)
-    elif not isinstance(value, bool):
-        return value
-    raise ValueError("expected a number with a unit: 512B, 64KiB, 64MiB or 1GiB")
-
-
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("expected a whole number")
-    return value
-
-
-def _read_secret(value: object, info: ValidationInfo) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    if set(value) != {"file"} or not isinstance(value["file"], str):
-        raise ValueError("expected text or {file: /path/to/the/secret}")
-    path = _absolute(value["file"], info)
-    try:
-        return path.read_text("utf-8").rstrip("\r\n")
-    except OSError as error:
-        raise ValueError(f"cannot read the secret file {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"the secret file {path} is not UTF-8 text") from None
-
-
-def _sound_secret(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    if not text.strip():
-        raise ValueError("the secret is empty")
-    if not text.isascii() or not text.isprintable():
-        raise ValueError("the secret holds a line break or another character that no header can carry")
-    return value
-
-
-def _absolute(path: str, info: ValidationInfo) -> Path:
-    folder = info.context.folder if isinstance(info.context, FromFile) else Path()
-    return (folder / Path(path).expanduser()).absolute()
-
-
-def _readable_file(value: str, info: ValidationInfo) -> str:
-    path = _absolute(value, info)
-    try:
-        with path.open("rb"):
-            return str(path)
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-def _split_url(value: str, schemes: tuple[str, ...] = ("http", "https")) -> SplitResult:
-    if re.search(r"[\s\x00-\x1f\x7f]", value):
-        raise ValueError("a URL holds no spaces and no control characters")
-    try:
-        url = urlsplit(value)
-        port = url.port
-    except ValueError:
-        raise ValueError("expected a URL: http://host:port/path, an IPv6 address in [brackets]") from None
-    if url.scheme not in schemes or not url.hostname or port == 0:
-        raise ValueError(
-            f"expected a URL that starts with {' or '.join(f'{s}://' for s in schemes)} and a host"
-        )
-    return url
-
-
-def _upstream_url(value: str) -> str:
-    url = _split_url(value)
-    if url.username is not None or url.password is not None:
-        raise ValueError(
-            'credentials do not belong into a URL: use auth: {headers: {Authorization: "Basic …"}}'
-        )
-    if "#" in value:
-        raise ValueError("a URL that is requested has no #fragment")
-    return value
-
-
-def _proxy_url(value: str) -> str:
-    url = _split_url(value)
-    if url.username is not None or url.password is not None:
-        raise ValueError("a proxy that asks for credentials is not supported by this version")
-    if url.path.strip("/") or url.query or url.fragment:
-        raise ValueError("expected the proxy's http://host:port and nothing behind it")
-    return value
-
-
-def _public_url(value: str) -> str:
-    url = _split_url(value)
-    if url.username is not None or "?" in value or "#" in value:
-        raise ValueError("expected https://host or https://host/path without credentials, query and fragment")
-    return value.rstrip("/")
-
-
-def _origin(value: str) -> str:
-    url = _split_url(value)
-    if url.username is not None or url.path or "?" in value or "#" in value:
-        raise ValueError("expected an origin: https://host or https://host:port, nothing behind it")
-    return value.lower()
-
-
-def _host(value: str) -> str:
-    if not re.fullmatch(r"(?:\*\.)?[A-Za-z0-9._-]+(?::\d{1,5})?|\[[0-9A-Fa-f:.]+\](?::\d{1,5})?", value):
-        raise ValueError(
-            "expected a host name as in the Host header: mcp.example.com or mcp.example.com:8443"
-        )
-    return value.lower()
-
-
-def _network(value: str) -> str:
-    try:
-        return str(ipaddress.ip_network(value))
-    except ValueError:
-        raise ValueError("expected an address or a network: 10.1.2.3, 10.0.0.0/8, fd00::/8") from None
-
-
-def _header_name(value: str) -> str:
-    if not _HEADER_NAME.fullmatch(value):
-        raise ValueError("a header name holds letters, digits and -")
-    low = value.lower()
-    if low in _OWN_HEADERS or low.startswith("mcp-"):
-        raise ValueError("the gateway writes this header itself")
-    return value
-
-
-_OWN_HEADERS = frozenset(
-    "accept accept-encoding connection content-encoding content-length content-type expect host keep-alive "
-    "last-event-id proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
-)
-
-
-def _forwarded_header(value: str) -> str:
-    if value.lower() == "authorization":
-        raise ValueError("the caller's Authorization is passed on by `auth: forward`, not by forward_headers")
-    return _header_name(value)
-
-
-def _cacheable_method(value: str) -> str:
-    known = [name for name, method in METHODS.items() if method.cacheable]
-    if value not in known:
-        raise ValueError(f"expected a method whose results are cached: {', '.join(known)}")
-    return value
-
-
-def _glob(value: str) -> str:
-    if not value:
-        raise ValueError('expected a name or a shell pattern such as "get_*"')
-    return value
-
-
-def _exposed_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", value):
-        raise ValueError("expected a tool name: 1 to 128 characters of A-Z a-z 0-9 _ - .")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen; port 0 lets the system choose."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(value: str) -> Address:
-    """Return the address that `host:port` or `[::1]:port` stands for."""
-    hit = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+)):(\d{1,5})", value)
-    if hit and int(hit[3]) <= 65535:
-        return Address(hit[1] or hit[2], int(hit[3]))
-    port = re.fullmatch(r":?(\d{1,5})", value)
-    if port:
-        raise ValueError(
-            f"expected host:port: write 127.0.0.1:{port[1]} for this machine only or 0.0.0.0:{port[1]} for all"
-        )
-    raise ValueError("expected host:port or [::1]:port with a port up to 65535")
-
-
-def _address(value: str) -> str:
-    return str(parse_address(value))
-
-
-def _admin_address(value: object) -> object:
-    if value is False or value == "off":  # YAML 1.1 reads a bare off as false
-        return "off"
-    return _address(value) if isinstance(value, str) else value
-
-
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=10 * 365 * 86400)]
-"""Seconds inside, `250ms 30s 5m 24h` in the file."""
-Wait = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=10 * 365 * 86400)]
-"""A Duration that must not be zero."""
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
-"""Bytes inside, `64KiB 64MiB` in the file."""
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret)]
-"""Text or `{file: /run/secrets/x}`; never printed."""
-FilePath = Annotated[str, AfterValidator(_readable_file)]
-HeaderName = Annotated[str, AfterValidator(_header_name)]
-Glob = Annotated[str, AfterValidator(_glob)]
-OriginText = Annotated[str, AfterValidator(_origin)]
+_NOT_YET = "not supported by this version"
 
 
 class Model(BaseModel):
@@ -280,7 +99,7 @@ class Model(BaseModel):
 class Identity(Model):
     """What the gateway calls itself to clients and upstreams."""
 
-    name: Annotated[str, Field(min_length=1)] = "mcp-gateway"
+    name: Text = "mcp-gateway"
     """serverInfo.name and clientInfo.name."""
     title: str | None = None
     """The name for people."""
@@ -289,11 +108,11 @@ class Identity(Model):
 class ToolRules(Model):
     """Which tools are shown and may be called, and under what name."""
 
-    allow: list[Glob] = ["*"]
+    allow: list[Text] = ["*"]
     """Shell patterns; a tool must match one of them."""
-    deny: list[Glob] = []
+    deny: list[Text] = []
     """Shell patterns; a tool that matches one is hidden and refused, whatever `allow` says."""
-    rename: Mapping[str, Annotated[str, AfterValidator(_exposed_name)]] = {}
+    rename: Mapping[str, ExposedName] = {}
     """Name here -> name that clients see."""
     describe: Mapping[str, str] = {}
     """Name here -> description that clients see."""
@@ -314,7 +133,7 @@ class UpstreamCache(Model):
 
     share_public: bool = True
     """Share results that the upstream marks `public` among all callers; this trusts its classification."""
-    min_ttl: Mapping[Annotated[str, AfterValidator(_cacheable_method)], Duration] = {}
+    min_ttl: Mapping[CachedMethod, Duration] = {}
     """Method -> a floor under its ttlMs; a result that lives by the floor alone stays private unless `scope`
     says otherwise."""
     max_ttl: Duration | None = None
@@ -326,7 +145,7 @@ class UpstreamCache(Model):
 class Auth(Model):
     """What the gateway presents to an upstream: a bare word (none, forward) or one key."""
 
-    kind: Literal["none", "forward", "bearer", "headers"] = "none"
+    kind: Literal["none", "forward", "bearer", "headers"] = Field("none", json_schema_extra=NOT_WRITTEN)
     """Follows from what is written."""
     bearer: Secret | None = None
     """A token sent as `Authorization: Bearer …`."""
@@ -399,11 +218,25 @@ class Tls(Model):
 class Upstream(Model):
     """A server behind the gateway: its URL, or a mapping with these keys."""
 
-    url: Annotated[str, AfterValidator(_upstream_url)]
-    """The Streamable HTTP address; credentials belong into `auth`."""
+    @field_validator("era", mode="before")
+    @classmethod
+    def _no_legacy(cls, era: object) -> object:
+        if era == "legacy":
+            raise ValueError(f"`legacy` is {_NOT_YET}: upstreams must speak 2026-07-28")
+        return era
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_stdio(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "command" in data:
+            raise ValueError(f"an upstream started by `command` is {_NOT_YET}: give it a url")
+        return data
+
+    url: UpstreamUrl
+    """The Streamable HTTP address; credentials belong under `auth`."""
     era: Literal["auto", "modern"] = "auto"
     """Which protocol the upstream speaks; auto asks it."""
-    prefix: str
+    prefix: Prefix
     """The namespace of its names and URIs; by default the key. "" = none."""
     auth: Auth = Auth()
     """What the gateway presents to it."""
@@ -415,7 +248,7 @@ class Upstream(Model):
     """The longest a merged list waits for this upstream's part, retries included."""
     connections: Count = 100
     """How many calls run at once; the rest wait. Streams are counted apart."""
-    forward_headers: list[Annotated[str, AfterValidator(_forwarded_header)]] = []
+    forward_headers: list[ForwardedHeader] = []
     """Names of the caller's headers that are passed on."""
     cache: UpstreamCache = UpstreamCache()
     """How far its cache hints are followed."""
@@ -423,15 +256,10 @@ class Upstream(Model):
     """Which of its tools are shown, by the upstream's own names."""
     tls: Tls = Tls()
     """How an https address is trusted."""
-    proxy: Annotated[str, AfterValidator(_proxy_url)] | None = None
+    proxy: ProxyUrl | None = None
     """The HTTP proxy that leads to it."""
     trust_env: bool = False
     """Follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY; a loopback address is never proxied."""
-
-    @field_validator("prefix")
-    @classmethod
-    def _prefix_spelling(cls, prefix: str) -> str:
-        return prefix and namespace(prefix)
 
 
 class Endpoint(Model):
@@ -457,9 +285,9 @@ class Cache(Model):
 class Names(Model):
     """How names are made unique and palatable for model APIs."""
 
-    separator: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,8}$")] = "__"
+    separator: Separator = "__"
     """Between the prefix and the name."""
-    max_length: Annotated[int, BeforeValidator(_no_bool), Field(ge=32, le=128)] = 64
+    max_length: NameLength = 64
     """Longer names are cut and end in a hash."""
     charset: Literal["strict", "spec"] = "strict"
     """strict = A-Z a-z 0-9 _ -, what model APIs accept; spec = "." too."""
@@ -474,11 +302,11 @@ class Names(Model):
 class Limits(Model):
     """What one caller or one message may cost."""
 
-    message: Annotated[Size, Field(ge=1)] = 32 * 2**20
+    message: Size = 32 * 2**20
     """The largest message, either way."""
-    header: Annotated[Size, Field(ge=1)] = 64 * 2**10
+    header: Size = 64 * 2**10
     """The largest head of a request."""
-    depth: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=500)] = 200
+    depth: Depth = 200
     """How deep JSON may nest."""
     streams_per_caller: Count = 1000
     """Listen streams open at once per caller."""
@@ -522,11 +350,11 @@ class Secrets(Model):
 class Config(Model):
     """The configuration of MCP Gateway."""
 
-    listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8080"
+    listen: ListenAddress = "127.0.0.1:8080"
     """Where the endpoints are served: host:port or [::1]:port."""
-    admin: Annotated[str, BeforeValidator(_admin_address)] = "127.0.0.1:9090"
+    admin: AddressOrOff = "127.0.0.1:9090"
     """Where /healthz, /readyz, /metrics and /status.json are served; "off" = nowhere."""
-    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    public_url: PublicUrl | None = None
     """How clients reach the gateway; every absolute URL starts with it."""
     identity: Identity = Identity()
     """What the gateway calls itself."""
@@ -534,9 +362,9 @@ class Config(Model):
     """The response cache."""
     names: Names = Names()
     """How names are made unique."""
-    endpoints: Mapping[str, Endpoint] = {"/mcp": Endpoint()}
+    endpoints: Mapping[EndpointPath, Endpoint] = {"/mcp": Endpoint()}
     """Path -> what it serves; by default /mcp with every upstream."""
-    upstreams: Mapping[str, Upstream]
+    upstreams: Mapping[Namespace, Upstream]
     """Key -> a server behind the gateway: its URL or a mapping."""
     limits: Limits = Limits()
     """What one caller or one message may cost."""
@@ -544,9 +372,9 @@ class Config(Model):
     """Which web pages may call from a browser."""
     origins: list[OriginText] = []
     """Origins accepted besides the gateway's own and those of `cors`."""
-    hosts: list[Annotated[str, AfterValidator(_host)]] = []
+    hosts: list[HostText] = []
     """Host headers accepted besides the gateway's own; the port may be left out."""
-    trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = []
+    trusted_proxies: list[Network] = []
     """Addresses and networks whose X-Forwarded-* headers are believed."""
     startup_wait: Duration = 5.0
     """How long readiness waits for upstreams that have not answered yet."""
@@ -562,27 +390,170 @@ class Config(Model):
     def _short_upstreams(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or not isinstance(data.get("upstreams"), Mapping):
             return data
-        return {**data, "upstreams": {key: _full(key, one) for key, one in data["upstreams"].items()}}
+        return {**data, "upstreams": _long_forms(data["upstreams"])}
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if found := [f"{show_path(path)}: {message}" for path, message in _conflicts(self.model_dump())]:
+            raise ValueError("; ".join(found))
+        return self
 
 
-def _full(key: object, upstream: object) -> object:
-    """Return an upstream in its long form: a bare URL becomes a mapping, the prefix is the key by default."""
+def _long_forms(upstreams: object) -> object:
+    if not isinstance(upstreams, Mapping):
+        return upstreams
+    return {key: _long_form(key, one) for key, one in upstreams.items()}
+
+
+def _long_form(key: object, upstream: object) -> object:
+    """Return a bare URL as a mapping, with the key as the prefix unless another is written."""
     if isinstance(upstream, str):
         return {"url": upstream, "prefix": key}
-    if isinstance(upstream, Mapping):
-        return {"prefix": key, **upstream}
+    if isinstance(upstream, Mapping) or upstream is None:
+        return {"prefix": key, **(upstream or {})}
     return upstream
 
 
-def namespace(text: str) -> str:
-    """Return the text if it may be an upstream's key or prefix (F-02); raises ValueError with a suggestion."""
-    if _NAMESPACE.fullmatch(text):
-        return text
-    raise ValueError("expected a letter a-z, then up to 30 of a-z, 0-9 and -" + f': "{slug(text)}" would do')
+_LATER: Mapping[tuple[str, ...], str] = {
+    ("cache", "redis"): f"a cache in Redis is {_NOT_YET}: leave it out, entries live in memory",
+    ("cache", "stale_if_error"): f"stale answers are {_NOT_YET}",
+    ("limits", "sessions"): f"sessions of older protocol versions are {_NOT_YET}",
+    ("upstreams", "*", "isolation"): f"sessions of older protocol versions are {_NOT_YET}",
+    ("upstreams", "*", "cache", "calls"): f"caching tools/call is {_NOT_YET}",
+}
 
 
-def slug(text: str) -> str:
-    """Return the valid namespace nearest to a text."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    plain = plain if plain[:1].isalpha() else f"u-{plain}"
-    return plain[:31].strip("-")
+def load_file(path: str | Path, *, warn: Callable[[str], None] = lambda _: None) -> Config:
+    """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError([Problem(str(path), 0, "", "the file is not UTF-8 text")]) from None
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise ConfigError([Problem(str(path), 0, "", reason)]) from None
+    return load(text, file=str(path), folder=file.absolute().parent, warn=warn)
+
+
+def load(
+    text: str,
+    *,
+    file: str = "config",
+    folder: Path = Path(),
+    env: Mapping[str, str] = os.environ,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Config:
+    """Return the configuration that a YAML text or a bare mcpServers JSON text holds.
+
+    `file` is what messages call it, `folder` where its relative paths start. Raises ConfigError with all
+    problems at once; `warn` is handed what is allowed but worth a second look.
+    """
+    document = read(text, file=file, env=env)
+    if mcp_servers.is_bare(document.data):
+        mcp_servers.translate(document, frozenset(Config.model_fields), warn)
+    data = document.data
+    if not isinstance(data, dict):
+        raise ConfigError([Problem(file, 1, "", "expected a mapping of keys such as `upstreams`")])
+    data.pop("$schema", None)
+    config = None
+    try:
+        config = Config.model_validate(data, context=FromFile(folder))
+    except ValidationError as error:
+        explain(error, document, Config, _LATER)
+    for path, message in _conflicts({**data, "upstreams": _long_forms(data.get("upstreams"))}):
+        document.report(path, message)
+    if document.problems or config is None:
+        raise ConfigError(sorted(document.problems, key=lambda problem: problem.line))
+    for message in _worth_a_look(config):
+        warn(message)
+    return config
+
+
+def schema() -> dict[str, object]:
+    """Return the JSON Schema of a configuration file, short forms included, for editors."""
+    return json_schema(Config)
+
+
+def _conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
+    """Yield what is wrong between parts that are each well-formed; parts that are not are passed over."""
+    upstreams, endpoints = data.get("upstreams"), data.get("endpoints", {"/mcp": {}})
+    if isinstance(upstreams, Mapping) and not upstreams:
+        yield ("upstreams",), "expected at least one upstream: NAME: http://host:port/mcp"
+    if isinstance(endpoints, Mapping) and not endpoints:
+        yield ("endpoints",), "expected at least one path, or leave `endpoints` out for /mcp"
+    if isinstance(upstreams, Mapping) and isinstance(endpoints, Mapping):
+        prefixes = {
+            name: upstream.get("prefix") if isinstance(upstream, Mapping) else None
+            for name, upstream in upstreams.items()
+        }
+        yield from _long_prefixes(prefixes, data.get("names"))
+        chosen = {
+            path: endpoint.get("upstreams") if isinstance(endpoint, Mapping) else None
+            for path, endpoint in endpoints.items()
+        }
+        yield from _odd_choices(chosen, list(upstreams))
+        yield from _shared_prefixes(chosen, prefixes)
+    listen, admin = data.get("listen", "127.0.0.1:8080"), data.get("admin", "127.0.0.1:9090")
+    if listen == admin and not str(listen).endswith(":0"):
+        yield ("admin",), f"{admin} is where the endpoints are served: choose another port, or off"
+
+
+def _long_prefixes(prefixes: Mapping[str, object], names: object) -> Iterator[tuple[YamlPath, str]]:
+    """Yield prefixes that leave less than 16 characters for a name and the hash of what was cut."""
+    rules = names if isinstance(names, Mapping) else {}
+    separator, most = rules.get("separator", "__"), rules.get("max_length", 64)
+    if not isinstance(separator, str) or not isinstance(most, int) or most < 32:
+        return
+    for name, prefix in prefixes.items():
+        if isinstance(prefix, str) and prefix and len(prefix) + len(separator) + 16 > most:
+            message = f"its prefix leaves less than 16 of names.max_length {most}: write a shorter `prefix`"
+            yield ("upstreams", name, "prefix"), message
+
+
+def _odd_choices(chosen: Mapping[str, object], upstreams: list[str]) -> Iterator[tuple[YamlPath, str]]:
+    for path, names in chosen.items():
+        place: YamlPath = ("endpoints", path, "upstreams")
+        if not isinstance(names, list):
+            continue
+        if not names:
+            yield place, "expected at least one upstream, or leave the key out for all of them"
+        for index, name in enumerate(names):
+            if isinstance(name, str) and name not in upstreams:
+                yield (*place, index), f"there is no upstream `{name}`{nearest(name, upstreams)}"
+            elif name in names[:index]:
+                yield (*place, index), f"`{name}` is in this list already"
+
+
+def _shared_prefixes(
+    chosen: Mapping[str, object], prefixes: Mapping[str, object]
+) -> Iterator[tuple[YamlPath, str]]:
+    """Yield upstreams whose names would collide with another's of the same endpoint (F-05)."""
+    known: set[tuple[str, str]] = set()
+    for path, names in chosen.items():
+        owner: dict[str, str] = {}
+        for name in names if isinstance(names, list) else prefixes:
+            prefix = prefixes.get(name) if isinstance(name, str) else None
+            if not isinstance(prefix, str) or owner.setdefault(prefix, name) == name:
+                continue
+            if (name, owner[prefix]) not in known:
+                known.add((name, owner[prefix]))
+                message = f'"{prefix}" is the prefix of `{owner[prefix]}` too, and {path} serves both'
+                yield ("upstreams", name, "prefix"), message
+
+
+def _worth_a_look(config: Config) -> Iterator[str]:
+    for name, upstream in config.upstreams.items():
+        place = f"upstreams.{name}"
+        if upstream.tls.insecure_skip_verify:
+            yield f"{place}.tls.insecure_skip_verify: anyone on the way can read and change all traffic"
+        if upstream.tls != Tls() and not upstream.url.lower().startswith("https:"):
+            yield f"{place}.tls has no effect: the URL is not https"
+        if upstream.auth.kind == "forward" and "share_public" not in upstream.cache.model_fields_set:
+            yield (
+                f"{place}.cache.share_public: results it marks public are shared among all callers, although "
+                "each presents a token of their own; write true or false to settle it (C-24)"
+            )
+    for index, key in enumerate(config.secrets.keys):
+        if len(key.get_secret_value()) < 16:
+            yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"

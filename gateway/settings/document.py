@@ -1,0 +1,302 @@
+"""Turns the text of a configuration file into plain data that knows the line of every value.
+
+The text is parsed first and variables are put into its strings afterwards, once, so that no value of a
+variable can become YAML or name another variable (B41). Every problem is collected, none stops the reading.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_MOST_NODES = 200_000  # aliases of aliases would otherwise grow without bound
+_TAG = "tag:yaml.org,2002:"
+_CREDENTIALS = frozenset({"auth", "headers", "secrets"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_VARIABLE = re.compile(
+    r"\$\$"
+    r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default>(?:\$\$|\$(?![{$])|[^$}])*))?\}"
+    r"|(?P<odd>\$\{)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a file, said so that it can be mended."""
+
+    file: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class Unreadable:
+    """Stands where a value could not be read; its problem is already known."""
+
+
+UNREADABLE = Unreadable()
+
+
+@dataclass(slots=True)
+class Document:
+    """A file's data, where each part of it stands, and what is wrong so far."""
+
+    file: str
+    data: object = None
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Path, int] = field(default_factory=dict)
+    sources: dict[Path, str] = field(default_factory=dict)
+    """Path of a scalar -> its text before variables were put in."""
+    moved: dict[Path, Path] = field(default_factory=dict)
+    """Path in the data -> where that part stands in the file, when it was translated."""
+
+    def report(self, path: Path, message: str) -> None:
+        """Note what is wrong at a path of the data."""
+        place = self.written(path)
+        problem = Problem(self.file, self.lines.get(place, 1), show_path(place), message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def written(self, path: Path) -> Path:
+        """Return the deepest part of a path that stands in the file."""
+        for end in range(len(path), -1, -1):
+            head = path[:end]
+            if head in self.moved:
+                path = self.moved[head] + path[end:]
+                break
+        while path and path not in self.lines:
+            path = path[:-1]
+        return path
+
+    def is_unreadable(self, path: Path) -> bool:
+        """Whether a value at a path, above it or right inside it could not be read: no more is said then."""
+        value = self.data
+        for part in path:
+            if isinstance(value, Mapping) and isinstance(part, str):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int):
+                value = value[part]
+            else:
+                break
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        return value is UNREADABLE or any(one is UNREADABLE for one in inside)
+
+    def source(self, path: Path) -> str | None:
+        """Return the text of a scalar as the file has it, with the names of its variables."""
+        return self.sources.get(self.written(path))
+
+
+def show_path(path: Path) -> str:
+    """Return a YAML path for people: `upstreams.gh.tools.allow[0]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            shown = part if re.fullmatch(r"[\w/$-]+", part) else json.dumps(part, ensure_ascii=False)
+            text += f".{shown}" if text else shown
+    return text
+
+
+def read(text: str, *, file: str, env: Mapping[str, str]) -> Document:
+    """Return the document that a YAML or JSON text is; raises ConfigError when it is neither."""
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        root = yaml.compose(_as_yaml(text))
+    except MarkedYAMLError as error:
+        raise ConfigError([_syntax_problem(file, error)]) from None
+    except (YAMLError, UnicodeError):
+        raise ConfigError(
+            [Problem(file, 0, "", "the text holds characters that YAML does not allow")]
+        ) from None
+    except RecursionError:
+        raise ConfigError([Problem(file, 0, "", "the file nests too deep")]) from None
+    if root is None:
+        raise ConfigError([Problem(file, 0, "", "the file is empty: it needs at least `upstreams`")])
+    document = Document(file)
+    document.data = _Reader(document, env, yaml).value(root, ())
+    return document
+
+
+def _as_yaml(text: str) -> str:
+    """Return JSON in the subset that YAML reads the same way; other text as it is."""
+    text = text.removeprefix("\ufeff")
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    # In valid JSON a raw tab is always space between tokens, and these characters only stand inside strings.
+    text = re.sub(
+        "[\x7f-\x9f\u2028\u2029\ufeff]", lambda hit: f"\\u{ord(hit[0]):04x}", text.replace("\t", " ")
+    )
+    return re.sub(r"\\(?:u(d[89ab]..)\\u(d[c-f]..)|.)", _join_surrogates, text, flags=re.IGNORECASE)
+
+
+def _join_surrogates(hit: re.Match[str]) -> str:
+    if hit[1] is None:
+        return hit[0]
+    return (chr(int(hit[1], 16)) + chr(int(hit[2], 16))).encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    # ruamel quotes names that it found; they may be a secret that merely looks like an alias or a tag (B42).
+    reason = re.sub(r"""(['"])(?!<)[^'"]{3,}\1""", "…", str(error.problem or "not valid YAML"))
+    return Problem(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {reason}")
+
+
+class _Reader:
+    """One walk over the nodes of a file."""
+
+    def __init__(self, document: Document, env: Mapping[str, str], yaml: YAML) -> None:
+        self._document = document
+        self._env = env
+        self._yaml = yaml
+        self._seen = 0
+        self._open: set[int] = set()
+
+    def value(self, node: Node, path: Path) -> object:
+        self._document.lines.setdefault(path, node.start_mark.line + 1)
+        self._seen += 1
+        if self._seen > _MOST_NODES:
+            raise ConfigError([Problem(self._document.file, 0, "", "the file is too large")])
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            self._document.report(path, "an alias stands inside what it refers to")
+            return UNREADABLE
+        self._open.add(id(node))
+        try:
+            if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+                return self._mapping(node, path)
+            if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
+                return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
+        self._document.report(path, "a YAML tag (!…) means nothing here")
+        return UNREADABLE
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
+        members: dict[str, object] = {}
+        first: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                continue
+            key = self._key(key_node, path)
+            if key is None:
+                continue
+            line = key_node.start_mark.line + 1
+            if key in first:
+                place = show_path((*path, key))
+                self._document.problems.append(
+                    Problem(self._document.file, line, place, f"the key stands on line {first[key]} already")
+                )
+                continue
+            first[key] = line
+            self._document.lines[(*path, key)] = line
+            members[key] = self.value(value_node, (*path, key))
+        for key, value_node in self._merged(node, path):
+            if key not in members:
+                members[key] = self.value(value_node, (*path, key))
+        return members
+
+    def _merged(self, node: MappingNode, path: Path) -> Iterator[tuple[str, Node]]:
+        """Yield what `<<: *anchor` brings in, nearest first; a key of the mapping itself goes before it."""
+        for key_node, value_node in node.value:
+            if key_node.tag != f"{_TAG}merge":
+                continue
+            sources = value_node.value if isinstance(value_node, SequenceNode) else [value_node]
+            for source in sources:
+                if not isinstance(source, MappingNode) or id(source) in self._open:
+                    self._document.report(path, "expected an alias of a mapping behind <<")
+                    continue
+                self._open.add(id(source))
+                try:
+                    for inner, inner_value in source.value:
+                        if inner.tag != f"{_TAG}merge" and (key := self._key(inner, path)) is not None:
+                            yield key, inner_value
+                    yield from self._merged(source, path)
+                finally:
+                    self._open.discard(id(source))
+
+    def _key(self, node: Node, path: Path) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self._document.report(path, "expected a plain key")
+            return None
+        key = self._interpolated(node.value, path)
+        return key if isinstance(key, str) else None
+
+    def _scalar(self, node: ScalarNode, path: Path) -> object:
+        self._document.sources[path] = node.value
+        kind = str(node.tag).removeprefix(_TAG)
+        try:
+            match kind:
+                case "str" | "timestamp":
+                    return self._interpolated(node.value, path)
+                case "null":
+                    return None
+                case "bool":
+                    return bool(self._yaml.constructor.construct_yaml_bool(node))
+                case "int":
+                    return int(self._yaml.constructor.construct_yaml_int(node))
+                case "float":
+                    return float(self._yaml.constructor.construct_yaml_float(node))
+        except (ValueError, KeyError, YAMLError):
+            self._document.report(path, f"this is no {kind}")
+            return UNREADABLE
+        self._document.report(path, "a YAML tag (!…) means nothing here")
+        return UNREADABLE
+
+    def _interpolated(self, text: str, path: Path) -> str | Unreadable:
+        """Return a string with its variables put in."""
+        complaints: list[str] = []
+
+        def put_in(hit: re.Match[str]) -> str:
+            if hit[0] == "$$":
+                return "$"
+            if hit["odd"]:
+                complaints.append(
+                    "after ${ expected NAME} or NAME:-default}, a default without ${; $${ is a literal ${"
+                )
+                return ""
+            name = hit["name"]
+            value = self._env.get(name)
+            if hit["fallback"] and not value:
+                return hit["default"].replace("$$", "$")
+            if value is None:
+                complaints.append(f"the variable {name} is not set: set it, or write ${{{name}:-default}}")
+                return ""
+            if _SURROGATE.search(value):
+                complaints.append(f"the variable {name} is not valid text")
+                return ""
+            if not value and _CREDENTIALS.intersection(path):
+                complaints.append(
+                    f"the variable {name} is empty: a credential made of it would be no credential"
+                )
+            return value
+
+        result = _VARIABLE.sub(put_in, text)
+        for complaint in complaints:
+            self._document.report(path, complaint)
+        return UNREADABLE if complaints else result

@@ -1,0 +1,376 @@
+"""What a single value in the configuration may be: each notation's parser and the type that uses it.
+
+A message says what was expected and never repeats the value, which may be a secret (B42).
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
+
+from gateway.protocol.methods import METHODS
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """The validation context of a file: relative paths start at its folder, and every duration has a unit."""
+
+    folder: Path
+
+
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 10 * 365 * 86400.0
+_SIZE = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
+_SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "keep-alive",
+        "last-event-id",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that the gateway writes itself on the way to an upstream, besides Mcp-*."""
+
+
+def parse_duration(value: object, info: ValidationInfo) -> object:
+    """Return the seconds that `250ms`, `30s`, `5m` or `24h` stand for; plain numbers are for Python code."""
+    if isinstance(value, str) and (hit := _DURATION.fullmatch(value.strip())):
+        return _bounded(float(hit[1]) * _DURATION_UNITS[hit[2]])
+    if value == "0" or (value == 0 and not isinstance(value, bool)):
+        return 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not isinstance(info.context, FromFile):
+            return _bounded(value)
+        raise ValueError("expected a unit behind the number: 250ms, 30s, 5m or 24h")
+    raise ValueError("expected a number with a unit: 250ms, 30s, 5m or 24h")
+
+
+def _bounded(seconds: float) -> float:
+    if not 0 <= seconds <= _LONGEST:
+        raise ValueError("expected a duration between 0 and ten years")
+    return seconds
+
+
+def show_duration(seconds: float) -> str:
+    """Return a duration as a file would write it."""
+    for unit in ("h", "m", "s"):
+        if seconds and seconds % _DURATION_UNITS[unit] == 0:
+            return f"{round(seconds / _DURATION_UNITS[unit])}{unit}"
+    return f"{round(seconds * 1000)}ms" if seconds else "0s"
+
+
+def _not_zero(seconds: float) -> float:
+    if not seconds:
+        raise ValueError("expected more than 0")
+    return seconds
+
+
+def parse_size(value: object) -> object:
+    """Return the bytes that `512B`, `64KiB` or `64MiB` stand for; a plain integer is bytes."""
+    if isinstance(value, str) and (hit := _SIZE.fullmatch(value.strip())):
+        return int(hit[1]) * _SIZE_UNITS[hit[2]]
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError("expected a number with a unit: 512B, 64KiB, 64MiB or 1GiB")
+
+
+def show_size(size: int) -> str:
+    """Return a size as a file would write it."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def _read_secret(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str | SecretStr):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("expected text in quotes or {file: /path/to/the/secret}")
+    if set(value) != {"file"} or not isinstance(value["file"], str):
+        raise ValueError("expected text or {file: /path/to/the/secret}")
+    path = _absolute(value["file"], info)
+    try:
+        text = path.read_text("utf-8").removeprefix("\ufeff").rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"cannot read the secret file {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"the secret file {path} is not UTF-8 text") from None
+    if not text.strip():
+        raise ValueError(f"the secret file {path} is empty")
+    return text
+
+
+def _sound_secret(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not text.strip():
+        raise ValueError("the secret is empty")
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("the secret holds a line break or another character than printable ASCII")
+    return value
+
+
+def _absolute(path: str, info: ValidationInfo) -> Path:
+    folder = info.context.folder if isinstance(info.context, FromFile) else Path()
+    return (folder / Path(path).expanduser()).absolute()
+
+
+def _readable_file(value: str, info: ValidationInfo) -> str:
+    path = _absolute(value, info)
+    try:
+        with path.open("rb"):
+            return str(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _split_url(value: str) -> SplitResult:
+    if re.search(r"[\s\x00-\x1f\x7f]", value):
+        raise ValueError("a URL holds no spaces and no control characters")
+    try:
+        url = urlsplit(value)
+        port = url.port
+    except ValueError:
+        raise ValueError("expected a URL: http://host:port/path, an IPv6 address in [brackets]") from None
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise ValueError("expected a URL: http:// or https://, then a host")
+    return url
+
+
+def _upstream_url(value: str) -> str:
+    url = _split_url(value)
+    if "@" in url.netloc:
+        raise ValueError(
+            "credentials do not belong in a URL: put them under `auth`, as {bearer: …} or {headers: …}"
+        )
+    if "#" in value:
+        raise ValueError("a URL that is requested has no #fragment")
+    return value
+
+
+def _proxy_url(value: str) -> str:
+    url = _split_url(value)
+    if "@" in url.netloc:
+        raise ValueError("a proxy that asks for credentials is not supported by this version")
+    if url.path.strip("/") or "?" in value or "#" in value:
+        raise ValueError("expected the proxy's http://host:port and nothing behind it")
+    return value
+
+
+def _public_url(value: str) -> str:
+    url = _split_url(value)
+    if "@" in url.netloc or "?" in value or "#" in value:
+        raise ValueError("expected https://host or https://host/path, no credentials, query or fragment")
+    return value.rstrip("/")
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without what may be secret in it: userinfo, query and fragment (B42)."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _origin(value: str) -> str:
+    url = _split_url(value)
+    if "@" in url.netloc or url.path or "?" in value or "#" in value:
+        raise ValueError("expected an origin: https://host or https://host:port, nothing behind it")
+    return value.lower()
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", value):
+        raise ValueError(
+            "expected a host as the Host header names it: mcp.example.com or mcp.example.com:8443"
+        )
+    return value.lower()
+
+
+def _network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        raise ValueError("expected an address or a network: 10.1.2.3, 10.0.0.0/8, fd00::/8") from None
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not _HEADER_NAME.fullmatch(value):
+        raise ValueError("expected a header name: letters, digits and -")
+    if value.lower() in _OWN_HEADERS or value.lower().startswith("mcp-"):
+        raise ValueError("the gateway writes this header itself")
+    return value
+
+
+def _forwarded_header(value: str) -> str:
+    if value.lower() == "authorization":
+        raise ValueError("the caller's Authorization is passed on by `auth: forward`, not by forward_headers")
+    return _header_name(value)
+
+
+CACHEABLE = tuple(name for name, method in METHODS.items() if method.cacheable)
+
+
+def _cacheable_method(value: str) -> str:
+    if value not in CACHEABLE:
+        raise ValueError(f"expected a method whose results are cached: {', '.join(CACHEABLE)}")
+    return value
+
+
+def _exposed_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", value):
+        raise ValueError("expected a tool name: 1 to 128 characters of A-Z a-z 0-9 _ - .")
+    return value
+
+
+def _separator(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,8}", value):
+        raise ValueError("expected 1 to 8 characters of A-Z a-z 0-9 _ - .")
+    return value
+
+
+def _endpoint_path(value: str) -> str:
+    if not _ENDPOINT.fullmatch(value):
+        advice = f': "{value.rstrip("/")}" would do' if _ENDPOINT.fullmatch(value.rstrip("/")) else ""
+        raise ValueError(f"expected a path such as /mcp or /mcp/dev, without a slash at its end{advice}")
+    segments = value.lower().split("/")
+    if ".well-known" in segments or "." in segments or ".." in segments:
+        raise ValueError("a path holds no `.`, `..` or `.well-known`: the last is where metadata is served")
+    return value
+
+
+def _namespace(text: str) -> str:
+    if _NAMESPACE.fullmatch(text):
+        return text
+    raise ValueError(f'expected a letter a-z, then up to 30 of a-z 0-9 and -: "{slug(text)}" would do')
+
+
+def _prefix(text: str) -> str:
+    return text and _namespace(text)
+
+
+def slug(text: str) -> str:
+    """Return the valid namespace (F-02) nearest to a text."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not plain[:1].isalpha():
+        plain = f"u-{plain}" if plain else "upstream"
+    return plain[:31].strip("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(value: str) -> Address:
+    """Return the address that `host:port` or `[::1]:port` stands for."""
+    hit = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", value)
+    if hit and int(hit[3]) <= 65535:
+        return Address(hit[1] or hit[2], int(hit[3]))
+    if port := re.fullmatch(r"(?:\*?:)?([0-9]{1,5})", value):
+        here, everywhere = f"127.0.0.1:{port[1]}", f"0.0.0.0:{port[1]}"
+        raise ValueError(f"expected host:port: {here} is this machine only, {everywhere} every interface")
+    raise ValueError("expected host:port or [::1]:port, the port up to 65535")
+
+
+def _address(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # `listen: 8080` deserves the advice that ":8080" gets
+    return str(parse_address(value)) if isinstance(value, str) else value
+
+
+def _address_or_off(value: object) -> object:
+    return "off" if value is False or value == "off" else _address(value)  # YAML 1.1 reads off as false
+
+
+VARIABLE_PATTERN = r"\$\{"
+"""What a text holds before its variables are put in; an editor cannot know the outcome."""
+DURATION_PATTERN = rf"^(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h)|0)$|{VARIABLE_PATTERN}"
+_DURATION_SCHEMA = WithJsonSchema({"type": ["string", "integer"], "pattern": DURATION_PATTERN, "maximum": 0})
+SIZE_PATTERN = rf"^[0-9]+(?:B|KiB|MiB|GiB)$|{VARIABLE_PATTERN}"
+_SIZE_SCHEMA = WithJsonSchema({"type": ["string", "integer"], "pattern": SIZE_PATTERN, "minimum": 0})
+_SECRET_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {
+                "type": "object",
+                "properties": {
+                    "file": {"type": "string", "description": "A file that holds only the secret."}
+                },
+                "required": ["file"],
+                "additionalProperties": False,
+            },
+        ]
+    }
+)
+
+
+def _text_schema(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": rf"^(?:{pattern})$|{VARIABLE_PATTERN}"})
+
+
+_URL_SCHEMA = _text_schema(r"[hH][tT][tT][pP][sS]?://[^\s]+")
+
+Duration = Annotated[float, BeforeValidator(parse_duration), _DURATION_SCHEMA]
+"""Seconds inside, `250ms 30s 5m 24h` in the file."""
+Wait = Annotated[float, BeforeValidator(parse_duration), AfterValidator(_not_zero), _DURATION_SCHEMA]
+"""A Duration that must not be zero."""
+Size = Annotated[int, BeforeValidator(parse_size), _SIZE_SCHEMA]
+"""Bytes inside, `64KiB 64MiB` in the file."""
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Depth = Annotated[int, Field(ge=1, le=500), BeforeValidator(_no_bool)]
+NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
+Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret), _SECRET_SCHEMA]
+"""Text or `{file: /run/secrets/x}`; never printed."""
+FilePath = Annotated[str, AfterValidator(_readable_file)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+ForwardedHeader = Annotated[str, AfterValidator(_forwarded_header)]
+CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|".join(CACHEABLE))]
+Text = Annotated[str, Field(min_length=1)]
+ExposedName = Annotated[str, AfterValidator(_exposed_name)]
+Separator = Annotated[str, AfterValidator(_separator), _text_schema(r"[A-Za-z0-9_.-]{1,8}")]
+Namespace = Annotated[str, AfterValidator(_namespace), _text_schema(_NAMESPACE.pattern)]
+Prefix = Annotated[str, AfterValidator(_prefix), _text_schema(f"(?:{_NAMESPACE.pattern})?")]
+EndpointPath = Annotated[str, AfterValidator(_endpoint_path), _text_schema(_ENDPOINT.pattern)]
+UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA, Field(repr=False)]
+ProxyUrl = Annotated[str, AfterValidator(_proxy_url), _URL_SCHEMA]
+PublicUrl = Annotated[str, AfterValidator(_public_url), _URL_SCHEMA]
+OriginText = Annotated[str, AfterValidator(_origin), _URL_SCHEMA]
+HostText = Annotated[str, AfterValidator(_host)]
+Network = Annotated[str, AfterValidator(_network)]
+ListenAddress = Annotated[str, BeforeValidator(_address)]
+AddressOrOff = Annotated[str, BeforeValidator(_address_or_off)]
