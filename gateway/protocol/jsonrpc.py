@@ -129,6 +129,17 @@ def encode(data: object) -> bytes:
     return msgspec.json.encode(data)
 
 
+def canonical(raw: Json) -> bytes:
+    """Return one spelling for equal values, to compare and to hash: members sorted, no whitespace.
+
+    Raises Malformed when the text is no JSON, or holds a number or a nesting that cannot be decoded.
+    """
+    try:
+        return msgspec.json.encode(value(raw), order="deterministic")
+    except RecursionError as error:
+        raise Malformed(_reason(error)) from None
+
+
 def join(members: Iterable[tuple[str, Json]] | Members) -> bytes:
     """Return the JSON object of these members, each value spliced as it is."""
     pairs = members.items() if isinstance(members, Mapping) else members
@@ -153,9 +164,9 @@ def is_null(raw: Json | None) -> bool:
     return raw is None or (len(memoryview(raw)) == 4 and bytes(raw) == b"null")
 
 
-def result_message(id: Json, result: Json) -> bytes:
-    """Return the response that answers `id` with this result."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', id, b',"result":', result, b"}"))
+def result_message(id: Json, *result: Json) -> bytes:
+    """Return the response that answers `id` with this result, which may come in segments."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', id, b',"result":', *result, b"}"))
 
 
 def error_message(id: Json | None, error: McpError) -> bytes:

@@ -1,0 +1,529 @@
+"""Rewrites what crosses the gateway: results, errors and notices on the way out, params on the way in.
+
+What the gateway owns is set, URIs are renamed at the places of F-12 and nowhere else (F-13), nulls that
+mean "absent" are dropped (E-28); every other value stays the text it came as. An object nothing was done
+to is spliced whole, and a 15 MB picture is passed over, never decoded or copied: results are segments.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Never, Protocol, TypeAlias
+
+import msgspec
+
+from gateway.core.capabilities import asked_of, is_well_formed, undeclared
+from gateway.protocol.call import (
+    HOP_META,
+    LOG_LEVELS,
+    META_PROGRESS_TOKEN,
+    META_SERVER_INFO,
+    Notice,
+    Scope,
+    UpstreamName,
+)
+from gateway.protocol.jsonrpc import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LEGACY_RESOURCE_NOT_FOUND,
+    LEGACY_URL_ELICITATION_REQUIRED,
+    MISSING_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Json,
+    Malformed,
+    McpError,
+    Members,
+    array,
+    encode,
+    is_null,
+    items,
+    join,
+    split,
+    text_of,
+)
+from gateway.protocol.methods import METHODS
+
+_NO_MEMBERS: Mapping[str, Never] = {}
+
+
+class UriSpace(Protocol):
+    """What rewriting needs to know about an upstream; the router's Namespace is one."""
+
+    @property
+    def upstream(self) -> UpstreamName: ...
+
+    def expose_uri(self, uri: str) -> str: ...
+
+
+class InvalidResult(Malformed):
+    """A result no client could be given; the upstream broke the protocol, and the message says how (E-09)."""
+
+
+class InputRequired(InvalidResult):
+    """A result that asks the client back, which is not relayed; `needs` are the capabilities that takes."""
+
+    def __init__(self, needs: bytes) -> None:
+        super().__init__("the upstream asks for input that was not offered to it")
+        self.needs = needs
+
+
+@dataclass(frozen=True, slots=True)
+class Dressed:
+    """A result ready for any number of clients: all of the object but its hints and the closing brace.
+
+    It holds views of the result it was made from, so it costs little memory beside it and may be memoised
+    with it.
+    """
+
+    cacheable: bool
+    head: tuple[Json, ...]
+
+    def segments(self, ttl_ms: int | None = None, scope: Scope | None = None) -> tuple[Json, ...]:
+        """Return the object, with these hints where hints belong (C-02, K-05).
+
+        Without hints a result is stale at once and nobody else's: 0 and private (A-27).
+        """
+        if not self.cacheable:
+            return (*self.head, b"}")
+        return (*self.head, b',"ttlMs":%d,"cacheScope":"%s"}' % (ttl_ms or 0, (scope or "private").encode()))
+
+
+def dress(
+    method: str,
+    result: Json,
+    *,
+    namespace: UriSpace,
+    server_info: Json,
+    ttl_ms: int | None = None,
+    scope: Scope | None = None,
+) -> tuple[Json, ...]:
+    """Return an upstream's result as the client is given it; raises as `normalise` does."""
+    return normalise(method, result, namespace=namespace, server_info=server_info).segments(ttl_ms, scope)
+
+
+def normalise(method: str, result: Json, *, namespace: UriSpace, server_info: Json) -> Dressed:
+    """Return an upstream's result rewritten, all but the hints, which differ from hit to hit.
+
+    Raises InvalidResult for what no client could read or was not asked for, InputRequired among it.
+    """
+    try:
+        members = split(result)
+        _check_kind(method, members)
+        changes = _payload_changes(method, members, namespace)
+        return made(method, members, server_info=server_info, changes=changes)
+    except InvalidResult:
+        raise
+    except Malformed as error:
+        raise InvalidResult(str(error)) from None
+
+
+def made(
+    method: str,
+    members: Members,
+    *,
+    server_info: Json,
+    own_meta: Members = _NO_MEMBERS,
+    changes: "Mapping[str, Pieces | None]" = _NO_MEMBERS,
+) -> Dressed:
+    """Return a result of the gateway's own making, or an upstream's with `changes`, ready for clients.
+
+    A change of None leaves the member out; a changed member that was not there is added. `own_meta` is
+    what the gateway says in `_meta` itself, past the filter for what upstreams write there (L-10).
+    """
+    wanted: dict[str, Pieces | None] = {
+        "resultType": [b'"complete"'],
+        **changes,
+        "_meta": [_result_meta(members.get("_meta"), {**own_meta, META_SERVER_INFO: server_info})],
+        "ttlMs": None,
+        "cacheScope": None,
+    }
+    row = METHODS.get(method)
+    pieces = _object_pieces(members, wanted)
+    pieces.pop()  # the closing brace: the hints come before it
+    return Dressed(row is not None and row.cacheable, _segments(pieces))
+
+
+def rewrite_params(method: str, params: Members, target: str) -> dict[str, Json]:
+    """Return a client's params as the upstream is sent them; `target` is what it calls the thing asked for.
+
+    What belongs to other methods or eras is dropped: inputs where none can have been asked for (M-07), a
+    legacy `task` (T-14). Of protocol fields null means absent (E-28), inside `arguments` it is data (E-27).
+    """
+    row = METHODS.get(method)
+    dropped = set() if row is not None and row.may_ask else {"inputResponses", "requestState"}
+    if method == "tools/call":
+        dropped.add("task")
+    sent: dict[str, Json] = {
+        key: raw
+        for key, raw in params.items()
+        if key not in dropped and not (key in _OPTIONAL_PARAMS and is_null(raw))
+    }
+    if row is not None and row.named_by is not None:
+        sent[row.named_by] = _renamed(sent.get(row.named_by), target)
+    elif method == "completion/complete":
+        kind, _ = completion_target(params)
+        ref = split(sent["ref"])
+        member = "name" if kind == "ref/prompt" else "uri"
+        known = {key: raw for key, raw in ref.items() if not (key == "title" and is_null(raw))}
+        sent["ref"] = join({**known, member: _renamed(ref.get(member), target)})
+    return sent
+
+
+def completion_target(params: Members) -> tuple[str, str]:
+    """Return what a completion is about: ("ref/prompt", name) or ("ref/resource", URI or template) (F-34)."""
+    try:
+        ref = split(params["ref"])
+        kind = text_of(ref.get("type"))
+        target = text_of(ref.get("name" if kind == "ref/prompt" else "uri"))
+    except (KeyError, Malformed):
+        raise McpError(INVALID_PARAMS, "ref must be an object") from None
+    if kind not in ("ref/prompt", "ref/resource") or target is None:
+        raise McpError(INVALID_PARAMS, "ref must be a ref/prompt with a name or a ref/resource with a uri")
+    return kind, target
+
+
+def dress_notice(notice: Notice, *, progress_token: Json | None, log_level: str | None) -> Notice | None:
+    """Return an upstream's notification as the caller of the running request is sent it, None if it is not.
+
+    Progress goes to a caller that gave a token, under that token (E-33); log messages to one that asked,
+    from its level up (S-24). Other core notifications have no place here, unknown ones pass (K-07).
+    """
+    params: dict[str, Json] = {key: raw for key, raw in notice.params.items() if key != "_meta"}
+    optional: frozenset[str] = frozenset()
+    match notice.method:
+        case "notifications/progress":
+            if progress_token is None or not _is_number(params.get("progress")):
+                return None
+            params[META_PROGRESS_TOKEN] = progress_token
+            optional = frozenset({"total", "message"})
+        case "notifications/message":
+            if "data" not in params or not _loud_enough(params.get("level"), log_level):
+                return None
+            optional = frozenset({"logger"})
+        case method if method in _CORE_NOTIFICATIONS:
+            return None
+    sent = {key: raw for key, raw in params.items() if not (key in optional and is_null(raw))}
+    meta = _foreign_meta(notice.params.get("_meta"))
+    if meta:
+        sent["_meta"] = join(meta)
+    return Notice(notice.method, sent)
+
+
+def dress_error(error: McpError, *, namespace: UriSpace, declared: Json) -> McpError:
+    """Return an upstream's error as a modern caller that `declared` these capabilities is sent it (F-31).
+
+    What says that the gateway asked wrongly is the gateway's failure, not the caller's.
+    """
+    data = None if error.data is None else _exposed_data(error.data, namespace)
+    match error.code:
+        case code if code == LEGACY_RESOURCE_NOT_FOUND:
+            return McpError(INVALID_PARAMS, error.message, data)
+        case code if code in _OUR_FAULT:
+            return _failure(namespace, f"refused the gateway's request ({code})")
+        case code if code == MISSING_CLIENT_CAPABILITY:
+            return _missing_capability(error.message, data, namespace, declared)
+        case code if code == LEGACY_URL_ELICITATION_REQUIRED:
+            return refuse_input(b'{"elicitation":{"url":{}}}', namespace=namespace, declared=declared)
+        case code if code in _RESERVED:
+            original: dict[str, Json] = {"code": encode(code), "message": encode(error.message)}
+            if data is not None:
+                original["data"] = data
+            return _failure(namespace, f"answered with the undefined error {code}", join(original))
+        case code:
+            return McpError(code, error.message, data)
+
+
+def refuse_input(needs: Json, *, namespace: UriSpace, declared: Json) -> McpError:
+    """Return what a caller is told when an upstream wants input: what it lacks, or that we do not relay."""
+    missing = undeclared(needs, declared)
+    if missing is None:
+        return _failure(namespace, "asks for input that this gateway does not relay")
+    return McpError(
+        MISSING_CLIENT_CAPABILITY,
+        "Missing required client capability",
+        join({"requiredCapabilities": missing}),
+    )
+
+
+Pieces: TypeAlias = list[Json]
+"""A JSON text cut into runs, to be written one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the gateway knows about one kind of object, and only that: everything else passes."""
+
+    optional: frozenset[str] = frozenset()
+    """Protocol fields where null means absent."""
+    uris: frozenset[str] = frozenset()
+    inside: "Mapping[str, Shape]" = field(default_factory=dict)
+    """Members that hold such an object, or an array of them."""
+    by_type: "Mapping[str, Shape] | None" = None
+    """The shapes of a union, by the value of its `type`; a type not listed here is not touched (K-03)."""
+
+
+_ANNOTATIONS = Shape(frozenset({"audience", "priority", "lastModified"}))
+_ICON = Shape(frozenset({"mimeType", "sizes", "theme"}))
+_CONTENTS = Shape(frozenset({"_meta", "mimeType", "text", "blob"}), uris=frozenset({"uri"}))
+_PLAIN_BLOCK = Shape(frozenset({"_meta", "annotations"}), inside={"annotations": _ANNOTATIONS})
+_BLOCK = Shape(
+    by_type={
+        "text": _PLAIN_BLOCK,
+        "image": _PLAIN_BLOCK,
+        "audio": _PLAIN_BLOCK,
+        "resource": Shape(_PLAIN_BLOCK.optional, inside={"annotations": _ANNOTATIONS, "resource": _CONTENTS}),
+        "resource_link": Shape(
+            frozenset({"_meta", "annotations", "title", "description", "mimeType", "size", "icons"}),
+            uris=frozenset({"uri"}),
+            inside={"annotations": _ANNOTATIONS, "icons": _ICON},
+        ),
+    }
+)
+_MESSAGE = Shape(inside={"content": _BLOCK})
+_ERROR_DATA = Shape(uris=frozenset({"uri"}))
+_COMPLETION = Shape(frozenset({"total", "hasMore"}))
+
+MAX_COMPLETIONS = 100
+"""More `values` than these no client has to take (S-33)."""
+
+_OPTIONAL_PARAMS = frozenset({"arguments", "context", "cursor", "inputResponses", "requestState"})
+_OUR_FAULT = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, PARSE_ERROR, INVALID_REQUEST})
+_RESERVED = range(-32099, -32019)
+"""Codes the specification keeps for itself; those it has not defined never reach a client (E-11)."""
+
+_CORE_NOTIFICATIONS = frozenset(
+    {
+        "notifications/cancelled",
+        "notifications/elicitation/complete",
+        "notifications/initialized",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/roots/list_changed",
+        "notifications/subscriptions/acknowledged",
+        "notifications/tasks",
+        "notifications/tasks/status",
+        "notifications/tools/list_changed",
+    }
+)
+
+_OBJECT, _ARRAY = b"{["
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+def _check_kind(method: str, members: Members) -> None:
+    """Raise unless the result is complete (E-09): nothing else is asked for, so nothing else is legal."""
+    raw = members.get("resultType")
+    if is_null(raw):
+        return
+    kind = text_of(raw)
+    if kind == "complete":
+        return
+    if kind != "input_required":
+        raise InvalidResult("resultType is not one that was asked for")  # T-02: a task neither
+    row = METHODS.get(method)
+    if row is None or not row.may_ask:
+        raise InvalidResult(f"input_required is no answer to {method}")  # M-01
+    requests = members.get("inputRequests")
+    if not _is(requests, _OBJECT) and text_of(members.get("requestState")) is None:
+        raise InvalidResult("input_required without inputRequests or requestState")  # M-02
+    raise InputRequired(asked_of(requests))
+
+
+def _payload_changes(method: str, members: Members, namespace: UriSpace) -> dict[str, Pieces | None]:
+    """Return what becomes of the members that say what the result is about."""
+    match method:
+        case "tools/call":
+            # rmcp leaves an empty content out; structuredContent may be null, isError may not (B12, B13).
+            content = members.get("content")
+            changes: dict[str, Pieces | None] = {"content": [b"[]"]} if is_null(content) else {}
+            if not is_null(content):
+                changes = _array_changes("content", members, _BLOCK, namespace)
+            return changes | _without_nulls(members, "isError")
+        case "prompts/get":
+            messages = _array_changes("messages", members, _MESSAGE, namespace)
+            return messages | _without_nulls(members, "description")
+        case "resources/read":
+            return _array_changes("contents", members, _CONTENTS, namespace)
+        case "completion/complete":
+            return _completion_changes(members.get("completion"), namespace)
+    return {}
+
+
+def _without_nulls(members: Members, key: str) -> dict[str, Pieces | None]:
+    return {key: None} if key in members and is_null(members[key]) else {}
+
+
+def _array_changes(key: str, members: Members, shape: Shape, namespace: UriSpace) -> dict[str, Pieces | None]:
+    raw = members.get(key)
+    if raw is None or not _is(raw, _ARRAY):
+        raise InvalidResult(f"{key} is not an array")  # K-04
+    pieces = _revised_array(raw, shape, namespace)
+    return {} if pieces is None else {key: pieces}
+
+
+def _completion_changes(raw: Json | None, namespace: UriSpace) -> dict[str, Pieces | None]:
+    completion: Members = split(raw) if raw is not None and _is(raw, _OBJECT) else {}
+    if not _is(completion.get("values"), _ARRAY):
+        raise InvalidResult("completion.values is not an array")
+    values = items(completion["values"])
+    if len(values) > MAX_COMPLETIONS:
+        shown = array(values[:MAX_COMPLETIONS])
+        return {"completion": [join({**completion, "values": shown, "hasMore": b"true"})]}
+    pieces = _revised_members(completion, _COMPLETION, namespace)
+    return {} if pieces is None else {"completion": pieces}
+
+
+def _revised(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
+    """Return an object or an array of objects as the client is given it, None when it may stay as it is."""
+    if _is(raw, _ARRAY):
+        return _revised_array(raw, shape, namespace)
+    return _revised_members(split(raw), shape, namespace) if _is(raw, _OBJECT) else None
+
+
+def _revised_array(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
+    try:
+        elements = _objects.decode(raw)
+    except msgspec.DecodeError:  # an element is no object: nothing is known about it
+        revised = [
+            _revised_members(split(element), shape, namespace) if _is(element, _OBJECT) else None
+            for element in items(raw)
+        ]
+    else:
+        revised = [_revised_members(members, shape, namespace) for members in elements]
+    if all(pieces is None for pieces in revised):
+        return None
+    # The elements' own texts are needed only beside one that changed: one pass over the text less.
+    texts: Iterable[Json] = items(raw) if None in revised else (b"" for _ in revised)
+    written: Pieces = []
+    for text, pieces in zip(texts, revised, strict=True):
+        written.append(b"," if written else b"[")
+        written.extend([text] if pieces is None else pieces)
+    written.append(b"]")
+    return written
+
+
+def _revised_members(members: Members, shape: Shape, namespace: UriSpace) -> Pieces | None:
+    if shape.by_type is not None:
+        known = shape.by_type.get(_type_of(members))
+        if known is None:
+            return None
+        shape = known
+    changes: dict[str, Pieces | None] = {}
+    for key, raw in members.items():
+        if key in shape.optional and is_null(raw):
+            changes[key] = None
+        elif key in shape.uris:
+            uri = text_of(raw)
+            exposed = uri if uri is None else namespace.expose_uri(uri)
+            if exposed != uri:
+                changes[key] = [encode(exposed)]
+        elif key in shape.inside:
+            pieces = _revised(raw, shape.inside[key], namespace)
+            if pieces is not None:
+                changes[key] = pieces
+    return _object_pieces(members, changes) if changes else None
+
+
+def _type_of(members: Members) -> str:
+    try:
+        return text_of(members.get("type")) or ""
+    except Malformed:  # a lone surrogate: no type anybody knows
+        return ""
+
+
+def _object_pieces(members: Members, changes: Mapping[str, Pieces | None]) -> Pieces:
+    """Return the object of these members in their order, the changed ones changed, new ones at the end."""
+    pieces: Pieces = []
+    for key in dict.fromkeys((*members, *changes)):
+        value: Pieces | None = changes[key] if key in changes else [members[key]]
+        if value is not None:
+            pieces.append((b"," if pieces else b"{") + _key(key))
+            pieces.extend(value)
+    pieces.append(b"}" if pieces else b"{}")
+    return pieces
+
+
+def _key(key: str) -> bytes:
+    return encode(key) + b":"
+
+
+_SPLICED = 64 * 1024
+"""Below this a run is copied into its neighbours (a few microseconds), above it is a segment of its own."""
+
+
+def _segments(pieces: Pieces) -> tuple[Json, ...]:
+    segments: list[Json] = []
+    run: Pieces = []
+    for piece in pieces:
+        if len(piece) < _SPLICED:
+            run.append(piece)
+            continue
+        if run:
+            segments.append(b"".join(run))
+            run = []
+        segments.append(piece)
+    if run:
+        segments.append(b"".join(run))
+    return tuple(segments)
+
+
+def _result_meta(raw: Json | None, own: Members) -> bytes:
+    """Return the result's `_meta`: the upstream's members, and ours: who answers (E-22, E-24, F-29)."""
+    return join({**_foreign_meta(raw), **own})
+
+
+def _foreign_meta(raw: Json | None) -> dict[str, Json]:
+    """Return the members that no hop owns, nulls among them (E-27); none when `_meta` is no object."""
+    if raw is None or not _is(raw, _OBJECT):
+        return {}
+    return {key: value for key, value in split(raw).items() if key not in HOP_META}
+
+
+def _exposed_data(data: Json, namespace: UriSpace) -> Json:
+    """Return an error's data with its `uri` exposed, the very text when there is none (F-12)."""
+    if not _is(data, _OBJECT):
+        return data
+    try:
+        pieces = _revised_members(split(data), _ERROR_DATA, namespace)
+    except Malformed:
+        return data
+    return data if pieces is None else b"".join(pieces)
+
+
+def _missing_capability(message: str, data: Json | None, namespace: UriSpace, declared: Json) -> McpError:
+    """Return -32021 when it names something the caller did not declare; else the gateway is what lacks it."""
+    named = split(data) if data is not None and _is(data, _OBJECT) else {}
+    required = named.get("requiredCapabilities")
+    missing = undeclared(required, declared) if required is not None else None
+    if required is None or missing is None:
+        return _failure(namespace, "needs a client capability that this gateway does not relay")
+    if not is_well_formed(required):
+        data = join({**named, "requiredCapabilities": missing})
+    return McpError(MISSING_CLIENT_CAPABILITY, message, data)
+
+
+def _failure(namespace: UriSpace, what: str, data: Json | None = None) -> McpError:
+    return McpError(INTERNAL_ERROR, f"upstream {namespace.upstream} {what}", data)
+
+
+def _renamed(raw: Json | None, target: str) -> Json:
+    """Return the target as JSON, in the client's spelling where that says the same."""
+    return raw if raw is not None and text_of(raw) == target else encode(target)
+
+
+def _loud_enough(level: Json | None, wanted: str | None) -> bool:
+    name = text_of(level)
+    if wanted is None or name not in LOG_LEVELS:
+        return False
+    return LOG_LEVELS.index(name) >= LOG_LEVELS.index(wanted)
+
+
+def _is_number(raw: Json | None) -> bool:
+    return raw is not None and memoryview(raw)[0] in b"-0123456789"
+
+
+def _is(raw: Json | None, opening: int) -> bool:
+    return raw is not None and memoryview(raw)[0] == opening
