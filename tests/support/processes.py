@@ -8,7 +8,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,18 +69,45 @@ def start(*arguments: str, env: Mapping[str, str] | None = None, stdout: int | N
     return Program(process, output)
 
 
-def wait_for(url: str, program: Program, timeout: float = 15) -> None:
-    """Return once `url` answers 200; raises NotReady."""
+def _wait_until(ready: Callable[[], bool], what: str, program: Program, timeout: float) -> None:
+    # A process that starts sends no event to wait for: asking again is all there is.
     give_up = time.monotonic() + timeout
-    while time.monotonic() < give_up:
+    while not ready():
         if program.process.poll() is not None:
             raise NotReady(f"exit code {program.process.returncode}\n{program.written()}")
+        if time.monotonic() > give_up:
+            raise NotReady(f"no answer from {what} in {timeout} s\n{program.written()}")
+        time.sleep(0.05)
+
+
+def status_of(url: str) -> int | None:
+    """Return the HTTP status of a GET, None when nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=1) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return None
+
+
+def wait_for(url: str, program: Program, status: int = 200, timeout: float = 15) -> None:
+    """Return once `url` answers with this status; raises NotReady."""
+    _wait_until(lambda: status_of(url) == status, url, program, timeout)
+
+
+def wait_for_port(port: int, program: Program, timeout: float = 15) -> None:
+    """Return once somebody listens on a port; raises NotReady."""
+
+    def listening() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise NotReady(f"no answer from {url} in {timeout} s\n{program.written()}")
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    _wait_until(listening, f"port {port}", program, timeout)
 
 
 @contextmanager
