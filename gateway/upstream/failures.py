@@ -1,0 +1,59 @@
+"""How an exchange with an upstream fails, in words only this edge needs: may it be tried again, and when."""
+
+from gateway.protocol.call import Reason, UpstreamName, UpstreamUnavailable
+from gateway.protocol.jsonrpc import McpError
+
+
+class Failed(UpstreamUnavailable):
+    """One attempt got no answer.
+
+    `unsent` is set only when the upstream cannot have seen the request, so that even a tool call may be sent
+    again (U-27); `transient` when asking again may help; `lost` when no connection could be made at all;
+    `status` is the HTTP status if there was one.
+    """
+
+    def __init__(
+        self,
+        upstream: UpstreamName,
+        reason: Reason,
+        detail: str = "",
+        *,
+        unsent: bool = False,
+        lost: bool = False,
+        transient: bool = False,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(upstream, reason, detail)
+        self.unsent = unsent
+        self.lost = lost
+        self.transient = transient or unsent
+        self.status = status
+        self.retry_after = retry_after
+
+
+class TimedOut(UpstreamUnavailable):
+    """A call hit one of its limits; the message names upstream, target and limit (B19)."""
+
+    def __init__(self, upstream: UpstreamName, target: str, limit: str) -> None:
+        super().__init__(upstream, Reason.TIMEOUT, f"{target}: {limit}")
+        self.target = target
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"upstream {self.upstream}: {self.target} got no answer in time ({self.limit})"
+
+
+class StaleSchema(UpstreamUnavailable):
+    """The upstream found the mirrored headers of a call wrong: its tools/list must be read anew (U-20)."""
+
+    def __init__(self, upstream: UpstreamName) -> None:
+        super().__init__(upstream, Reason.PROTOCOL, "it refused the mirrored headers (-32020)")
+
+
+class UpstreamError(McpError):
+    """A JSON-RPC error as the upstream sent it, with the HTTP status that carried it."""
+
+    def __init__(self, error: McpError, status: int) -> None:
+        super().__init__(error.code, error.message, error.data)
+        self.status = status

@@ -1,0 +1,342 @@
+"""One upstream of the pool: its health, found out by probing, and calls with their limits and retries."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from gateway import config
+from gateway.protocol.call import (
+    Challenge,
+    Change,
+    Emit,
+    Era,
+    Notice,
+    Reason,
+    Reply,
+    Request,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, McpError
+from gateway.support.metrics import Metrics
+from gateway.upstream.deadlines import Deadline
+from gateway.upstream.failures import Failed, StaleSchema, TimedOut, UpstreamError
+from gateway.upstream.modern_http import ModernHttpUpstream
+from gateway.upstream.outgoing import target
+from gateway.upstream.probing import (
+    Discovered,
+    Verdict,
+    judge,
+    mutual,
+    no_common_version,
+    supported_versions,
+)
+from gateway.upstream.retrying import Pace, retry_pause
+
+log = logging.getLogger(__name__)
+
+OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
+State: TypeAlias = Literal["starting", "up", "down"]
+
+_PROBE = Request("server/discover")
+_PROBE_TIMEOUT = 10.0
+# A list that was given up after this long makes its upstream suspect of hanging.
+_SUSPICIOUS_SILENCE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamStatus:
+    """What is known of an upstream; `detail` is for logs, `since` is the pool's clock at the last change."""
+
+    name: UpstreamName
+    state: State = "starting"
+    era: Era | None = None
+    version: str | None = None
+    last_error: Reason | None = None
+    detail: str = ""
+    discovered: Discovered | None = None
+    active: int = 0
+    since: float = 0.0
+
+
+class Member:
+    """One upstream with its state; `watch` must run for as long as it is used."""
+
+    def __init__(
+        self,
+        upstream: ModernHttpUpstream,
+        settings: config.Upstream,
+        *,
+        metrics: Metrics,
+        on_change: OnChange,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self.name = upstream.name
+        self._upstream = upstream
+        self._settings = settings
+        self._metrics = metrics
+        self._on_change = on_change
+        self._clock = clock
+        self._random = random
+        self._pace = pace
+        self._status = UpstreamStatus(upstream.name, since=clock())
+        self._probe_now = asyncio.Event()
+        self._probed = asyncio.Event()
+        """Set and replaced whenever a probe ended."""
+        self._probed_at = clock()
+        self._missed = False
+        """Whether an attempt failed since the upstream was last known to be up."""
+
+    def __repr__(self) -> str:
+        status = self.status
+        if status.state == "down":
+            why = status.last_error.name.lower() if status.last_error else "unknown"
+            return f"{self.name}: down, {why}"
+        return f"{self.name}: {status.era or status.state}, {status.active} active"
+
+    @property
+    def status(self) -> UpstreamStatus:
+        return replace(self._status, active=self._upstream.active)
+
+    @property
+    def state(self) -> State:
+        return self._status.state
+
+    async def tried(self) -> None:
+        """Return once the first probe ended, well or not."""
+        while self.state == "starting":
+            await self._probed.wait()
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+    # Calls
+
+    async def call(self, request: Request, emit: Emit | None) -> Reply:
+        """Return the result within the limits, asking again where that is allowed."""
+        started = self._clock()
+        outcome: str | Reason = "cancelled"
+        detail = ""
+        try:
+            reply = await self._bounded(request, emit)
+            outcome = "ok"
+            return reply
+        except UpstreamUnavailable as error:
+            outcome = error.reason
+            detail = error.detail
+            if error.reason is Reason.ERA:
+                self._probe_now.set()  # what the last probe found holds no longer (U-19a)
+            raise
+        except McpError:
+            outcome = "error"
+            raise
+        except Challenge:
+            outcome = "challenge"
+            raise
+        except asyncio.CancelledError:
+            self._given_up(request, self._clock() - started)
+            raise
+        finally:
+            seconds = self._clock() - started
+            self._metrics.upstream_call(self.name, request.method, outcome, seconds)
+            self._record(request, outcome, detail, seconds)
+
+    def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:
+        """Write the one line per exchange."""
+        log.log(
+            logging.WARNING if isinstance(outcome, Reason) else logging.DEBUG,
+            "upstream %s: %s: %s in %.3fs",
+            self.name,
+            target(request),
+            f"{outcome.value} ({detail})" if isinstance(outcome, Reason) else outcome,
+            seconds,
+        )
+
+    async def _bounded(self, request: Request, emit: Emit | None) -> Reply:
+        deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
+        try:
+            async with deadline:
+                await self._usable()
+                return await self._attempts(request, _Relay(emit, deadline), deadline)
+        except TimeoutError:
+            if not deadline.expired:
+                raise
+            raise TimedOut(self.name, target(request), deadline.limit) from None
+
+    async def _usable(self) -> None:
+        """Raise at once, or after one quick probe, while the upstream is known to be out of reach (B01)."""
+        if self.state == "starting":
+            await self.tried()
+        elif self.state == "down" and self._status.last_error is not Reason.ERA:
+            await self._probe_once()
+        status = self._status
+        if status.state == "down":
+            reason = status.last_error
+            kept = reason if reason in (Reason.ERA, Reason.CREDENTIALS) else Reason.DOWN
+            raise UpstreamUnavailable(self.name, kept, status.detail)
+
+    async def _probe_once(self) -> None:
+        """Have the upstream probed now, unless it just was, and wait a little for what comes of it."""
+        if self._clock() - self._probed_at < self._pace.gap:
+            return
+        self._probe_now.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.patience):
+                await self._probed.wait()
+
+    async def _attempts(self, request: Request, relay: "_Relay", deadline: Deadline) -> Reply:
+        attempt = 1
+        while True:
+            try:
+                return await self._negotiated(request, relay)
+            except Failed as failure:
+                pause = retry_pause(
+                    failure,
+                    request.method,
+                    attempt=attempt,
+                    heard=relay.used,
+                    remaining=deadline.remaining,
+                    random=self._random,
+                )
+                if pause is None:
+                    if failure.lost:
+                        self._lost(failure)
+                    raise
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def _negotiated(self, request: Request, relay: "_Relay") -> Reply:
+        """Make one attempt, and a second one when the upstream only wants another version (U-28)."""
+        try:
+            return await self._upstream.call(request, relay)
+        except UpstreamError as error:
+            if error.code == HEADER_MISMATCH and request.method == "tools/call":
+                raise StaleSchema(self.name) from None
+            if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+                raise
+            self._upstream.version = self._version_of(error)
+        try:
+            # Refusing a version that it names itself happens: the same version is tried once more.
+            return await self._upstream.call(request, relay)
+        except UpstreamError as error:
+            if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+                raise
+            raise UpstreamUnavailable(self.name, Reason.ERA, "it refuses the version it offers") from None
+
+    def _version_of(self, error: UpstreamError) -> str:
+        versions = supported_versions(error)
+        version = mutual(versions)
+        if version is None:
+            raise UpstreamUnavailable(self.name, Reason.ERA, no_common_version(versions)) from error
+        return version
+
+    def _given_up(self, request: Request, seconds: float) -> None:
+        """Look closer at an upstream that was waited for in vain; a cancelled tool call says nothing."""
+        if request.method != "tools/call" and seconds >= _SUSPICIOUS_SILENCE and self.state == "up":
+            self._probe_now.set()
+
+    def _lost(self, failure: Failed) -> None:
+        """Take the upstream for down: it cannot even be connected to."""
+        if self.state == "up":
+            self._learn(Verdict(self._status.era, reason=failure.reason, detail=failure.detail))
+            self._probe_now.set()
+
+    # Probes
+
+    async def watch(self) -> None:
+        """Probe until the upstream is up, and again whenever it was lost or became suspect; for ever."""
+        failures = 0
+        while True:
+            self._probe_now.clear()
+            verdict = await self._probe()
+            failures = failures + 1 if verdict.reason else 0
+            back = self._missed and verdict.reason is None
+            self._learn(verdict)
+            if back:
+                self._missed = False
+                await self._tell_reconnected()
+            self._end_probe()
+            await self._rest(self._pace.pause(failures, self._random()) if failures else None)
+
+    async def _tell_reconnected(self) -> None:
+        """Say that whatever was cached may have changed unseen (C-30)."""
+        try:
+            await self._on_change(Change(self.name, cause="reconnect"))
+        except Exception:  # a listener's bug must not leave this upstream unwatched
+            log.exception("upstream %s: its reconnection could not be announced", self.name)
+
+    async def _probe(self) -> Verdict:
+        forced = self._settings.era == "modern"
+        try:
+            async with asyncio.timeout(min(self._settings.timeout, _PROBE_TIMEOUT)):
+                return judge(await self._negotiated(_PROBE, _Relay(None, None)), forced=forced)
+        except TimeoutError:
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover")
+        except (UpstreamUnavailable, UpstreamError, Challenge) as error:
+            return judge(error, forced=forced)
+        except Exception:  # a bug here must not leave this upstream unwatched
+            log.exception("upstream %s: the probe failed", self.name)
+            return Verdict(None, reason=Reason.PROTOCOL, detail="the probe failed")
+
+    async def _rest(self, pause: float | None) -> None:
+        """Wait for the time of the next probe, or until one is wanted at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._probe_now.wait()
+        early = self._pace.gap - (self._clock() - self._probed_at)
+        if self.state == "up" and early > 0:
+            # A suspicion is no emergency: slow lists must not turn probing into a load.
+            await asyncio.sleep(early)
+
+    def _end_probe(self) -> None:
+        self._probed_at = self._clock()
+        self._probed.set()
+        self._probed = asyncio.Event()
+
+    def _learn(self, verdict: Verdict) -> None:
+        before = self._status
+        state: State = "up" if verdict.reason is None else "down"
+        self._status = UpstreamStatus(
+            self.name,
+            state,
+            verdict.era or before.era,
+            verdict.version or before.version,
+            verdict.reason,
+            verdict.detail,
+            verdict.discovered or before.discovered,
+            since=before.since if before.state == state else self._clock(),
+        )
+        if verdict.version is not None:
+            self._upstream.version = verdict.version
+        self._missed = self._missed or verdict.reason is not None
+        self._metrics.upstream_up(self.name, verdict.reason is None)
+        self._say(before, verdict)
+
+    def _say(self, before: UpstreamStatus, verdict: Verdict) -> None:
+        """Log what changed, and only that: a dead upstream is one line, not one per probe."""
+        if verdict.reason is None:
+            if before.state != "up":
+                log.info("upstream %s: up, %s %s", self.name, verdict.era, verdict.detail or verdict.version)
+        elif (before.state, before.last_error) != ("down", verdict.reason):
+            log.warning("upstream %s: down, %s (%s)", self.name, verdict.reason.value, verdict.detail)
+
+
+class _Relay:
+    """Hands notifications on; progress keeps the call alive."""
+
+    def __init__(self, emit: Emit | None, deadline: Deadline | None) -> None:
+        self._emit = emit
+        self._deadline = deadline
+        self.used = False
+
+    async def __call__(self, notice: Notice) -> None:
+        if self._deadline is not None and notice.method == "notifications/progress":
+            self._deadline.progressed()
+        if self._emit is not None:
+            self.used = True
+            await self._emit(notice)

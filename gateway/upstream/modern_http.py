@@ -1,0 +1,429 @@
+"""Speaks Streamable HTTP of revision 2026-07-28 to one upstream: one POST per request, JSON or SSE back.
+
+Every failure leaves here as Failed, Challenge or UpstreamError; cancelling a call closes its response at
+once, which is how the modern protocol cancels (U-23). No deadline is kept here: the pool keeps them, since
+upstreams rightly withhold headers for long (U-24).
+"""
+
+import asyncio
+import io
+import itertools
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import TypeAlias
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from gateway import config
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Change,
+    Emit,
+    Notice,
+    Reason,
+    Reply,
+    Request,
+    UpstreamName,
+)
+from gateway.protocol.jsonrpc import Incoming, Malformed, McpError, encode, read_incoming
+from gateway.protocol.sse import EventTooLarge, SseParser
+from gateway.support.logs import redact
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.connecting import proxy_for, shown_url, ssl_context
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.failures import Failed, UpstreamError
+from gateway.upstream.incoming import Conversation, Dropped, Stale
+from gateway.upstream.outgoing import Outgoing, compose
+
+log = logging.getLogger(__name__)
+
+OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
+
+_CONNECT_TIMEOUT = 10.0
+# uvicorn and node close idle connections after 5 s: be first, a call must not meet a connection being closed.
+_KEEP_ALIVE = 4.0
+_HOPS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
+_HEAD_LIMIT = 64 * 2**10
+_EXCERPT = 2048
+_DRAIN_TIME = 1.0
+_DRAIN_BYTES = 64 * 2**10
+# aiohttp warns above this size that plain bytes block the loop, and writes a file-like in pieces.
+_PLAIN_BODY = 2**20
+# Statuses that speak of the moment, not of the request.
+_TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
+
+
+class ModernHttpUpstream:
+    """One upstream server reached by modern Streamable HTTP."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        settings: config.Upstream,
+        *,
+        identity: config.Identity,
+        version: str,
+        limit: int,
+        background: Background,
+        metrics: Metrics,
+        on_change: OnChange,
+        environ: Mapping[str, str] = os.environ,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raise ValueError when a file that the settings name will not do."""
+        self._name = name
+        self._url = URL(settings.url, encoded=True)
+        self._tls = ssl_context(name, settings.tls)
+        self._server_name = settings.tls.server_name
+        self._proxy = proxy_for(settings, environ)
+        self._credentials = Credentials(name, settings.auth)
+        self._client_info = _client_info(identity, version)
+        self._user_agent = f"mcp-gateway/{version}"
+        self._limit = limit
+        self._background = background
+        self._metrics = metrics
+        self._on_change = on_change
+        self._wall_clock = wall_clock
+        self._ids = itertools.count(1)
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(settings.connections)
+        self.version = MODERN_VERSION
+        """The protocol version spoken with this upstream."""
+        self.active = 0
+        self.streams = 0
+
+    def __repr__(self) -> str:
+        return f"<ModernHttpUpstream {self._name}: {self.active} active, {self.streams} streams>"
+
+    @property
+    def name(self) -> UpstreamName:
+        return self._name
+
+    @property
+    def forwards(self) -> bool:
+        """Whether callers authenticate themselves at this upstream."""
+        return self._credentials.forwards
+
+    async def call(self, request: Request, emit: Emit | None = None) -> Reply:
+        """Return the result; raises UpstreamError as the upstream sent it, Failed or Challenge."""
+        outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
+        conversation = Conversation(outgoing.id, progress=request.wants_progress, log_level=request.log_level)
+        async with self._slot() as slot:
+            response = await self._post(outgoing, request.authorization)
+            try:
+                return await self._answer(response, conversation, request, emit, slot)
+            except BaseException:
+                response.close()
+                raise
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    # The way out
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator["_Slot"]:
+        """Hold one of the upstream's places for calls; it is given back early once the answer streams.
+
+        So `connections` bounds the calls an upstream works on, and long streams starve nobody.
+        """
+        slot = _Slot(self._slots)
+        await self._slots.acquire()
+        self.active += 1
+        self._metrics.upstream_connections(self._name, self.active)
+        try:
+            yield slot
+        finally:
+            slot.release()
+            self.active -= 1
+            self._metrics.upstream_connections(self._name, self.active)
+
+    async def _post(self, outgoing: Outgoing, authorization: str | None) -> aiohttp.ClientResponse:
+        """Return the response to one request, its body still unread."""
+        headers = CIMultiDict(self._credentials.headers(authorization))
+        headers.update(outgoing.headers)  # a configured header never replaces one of the protocol
+        headers["User-Agent"] = self._user_agent
+        headers["Accept-Encoding"] = "gzip, deflate"
+        url = self._url
+        for _ in range(_HOPS + 1):
+            try:
+                response = await self._connected().post(
+                    url,
+                    data=outgoing.body if len(outgoing.body) < _PLAIN_BODY else io.BytesIO(outgoing.body),
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    server_hostname=self._server_name,
+                )
+            except aiohttp.ClientError as error:
+                raise self._failed(error) from error
+            if response.status not in _REDIRECTS:
+                return response
+            response.close()
+            url = self._redirected(response, url)
+        raise Failed(self._name, Reason.STATUS, f"over {_HOPS} redirects")
+
+    def _redirected(self, response: aiohttp.ClientResponse, url: URL) -> URL:
+        """Return where to send the same request again: only 307 and 308 keep it, only home is safe (B16)."""
+        status, location = response.status, response.headers.get("Location", "")
+        if status not in (307, 308) or not location:
+            raise Failed(self._name, Reason.STATUS, f"HTTP {status}: not a redirect to follow", status=status)
+        try:
+            wanted = url.join(URL(location)).with_user(None).with_fragment(None)
+            same = wanted.origin() == url.origin()
+        except (ValueError, TypeError):
+            same = False
+        if not same:
+            raise Failed(
+                self._name, Reason.STATUS, f"HTTP {status}: redirect to another origin", status=status
+            )
+        log.debug("upstream %s redirects to %s", self._name, shown_url(str(wanted)))
+        return wanted
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0,  # _slot counts
+                ssl=self._tls,
+                keepalive_timeout=_KEEP_ALIVE,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                # aiohttp's own total of 300 s would cut every long call (B19).
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
+                cookie_jar=aiohttp.DummyCookieJar(),  # what one caller is given must not travel with another
+                max_line_size=_HEAD_LIMIT,
+                max_field_size=_HEAD_LIMIT,
+            )
+        return self._session
+
+    # The way back
+
+    async def _answer(
+        self,
+        response: aiohttp.ClientResponse,
+        conversation: Conversation,
+        request: Request,
+        emit: Emit | None,
+        slot: "_Slot",
+    ) -> Reply:
+        if response.status in (401, 403):
+            raise self._credentials.refused(response.status, response.headers.getall("WWW-Authenticate", []))
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in _ENCODINGS:
+            raise self._protocol(f"unsupported encoding {encoding[:40]}", response)
+        media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if media == "text/event-stream" and response.status == 200:
+            slot.release()
+            return await self._from_stream(response, conversation, emit)
+        # A missing type is JSON when it reads as JSON (B26).
+        if media in ("application/json", ""):
+            return await self._from_json(response, conversation, media)
+        raise await self._odd(response, media, request.authorization)
+
+    async def _from_json(
+        self, response: aiohttp.ClientResponse, conversation: Conversation, media: str
+    ) -> Reply:
+        body = await self._body(response)
+        if not body.strip() or response.status in (202, 204):
+            if response.ok:
+                raise self._protocol("no answer in the response", response)
+            raise self._status(response)
+        try:
+            message = read_incoming(body)
+            meaning = conversation.meaning(message)
+        except Malformed as error:
+            if response.ok:
+                raise self._protocol(f"{error}", response) from None
+            raise self._status(response) from None
+        if isinstance(meaning, McpError):
+            raise UpstreamError(meaning, response.status)
+        if not response.ok:
+            raise self._status(response)
+        if not isinstance(meaning, Reply):
+            raise self._protocol("the response holds no answer", response)
+        return meaning
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the decoded body, bounded as it arrives: a small one may decode to a huge one."""
+        if response.content_length is not None and response.content_length > self._limit:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await self._some(response):
+            size += len(chunk)
+            if size > self._limit:
+                raise self._too_large()
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _some(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return what arrived of the body, b"" at its end."""
+        try:
+            return await response.content.readany()
+        except aiohttp.ClientError as error:
+            raise self._failed(error) from error
+
+    async def _from_stream(
+        self, response: aiohttp.ClientResponse, conversation: Conversation, emit: Emit | None
+    ) -> Reply:
+        parser = SseParser(self._limit)
+        self.streams += 1
+        self._metrics.stream_opened("upstream")
+        try:
+            while chunk := await self._some(response):
+                for event in parser.feed(chunk):
+                    if event.event not in ("", "message") or not event.data:
+                        continue  # other events are other people's; empty data primes a resumption (U-21)
+                    reply = await self._heard(self._read(event.data), conversation, emit)
+                    if reply is not None:
+                        self._let_end(response)
+                        return reply
+        except EventTooLarge:
+            raise self._too_large() from None
+        finally:
+            self.streams -= 1
+            self._metrics.stream_closed("upstream")
+        raise Failed(self._name, Reason.PROTOCOL, "the stream ended without an answer", transient=True)
+
+    def _read(self, data: bytes) -> Incoming:
+        try:
+            return read_incoming(data)
+        except Malformed as error:
+            raise Failed(self._name, Reason.PROTOCOL, f"in the stream: {error}") from None
+
+    async def _heard(self, message: Incoming, conversation: Conversation, emit: Emit | None) -> Reply | None:
+        try:
+            meaning = conversation.meaning(message)
+        except Malformed as error:
+            raise Failed(self._name, Reason.PROTOCOL, f"in the stream: {error}") from None
+        match meaning:
+            case Reply():
+                return meaning
+            case McpError():
+                raise UpstreamError(meaning, 200)
+            case Notice():
+                if emit is not None:
+                    await emit(meaning)
+            case Stale():
+                for method in meaning.methods:
+                    cause = "list_changed" if meaning.uri is None else "updated"
+                    await self._on_change(Change(self._name, method, meaning.uri, cause))
+            case Dropped():
+                self._metrics.dropped(self._name, meaning.what)
+                log.debug("upstream %s: %s dropped: %s", self._name, meaning.what, meaning.why)
+        return None
+
+    def _let_end(self, response: aiohttp.ClientResponse) -> None:
+        """Give the stream a moment to end by itself, so that its connection can be used again."""
+        if not response.content.at_eof():
+            self._background.start(self._drain(response), name=f"drain {self._name}")
+
+    async def _drain(self, response: aiohttp.ClientResponse) -> None:
+        size = 0
+        try:
+            async with asyncio.timeout(_DRAIN_TIME):
+                async for chunk in response.content.iter_any():
+                    size += len(chunk)
+                    if size > _DRAIN_BYTES:
+                        break
+        except (aiohttp.ClientError, TimeoutError):
+            pass  # what follows the answer is ignored (U-22)
+        finally:
+            response.close()
+
+    # What went wrong
+
+    def _failed(self, error: Exception) -> Failed:
+        """Return what an exception of aiohttp's means; the detail is for logs only."""
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return self._lost(f"certificate: {error.certificate_error}")
+            case aiohttp.ClientConnectorError():
+                detail = error.os_error.strerror or str(error.os_error)
+                return self._lost(detail, unsent=True)
+            case aiohttp.ClientHttpProxyError():
+                return self._lost(f"the proxy answered HTTP {error.status}")
+            case aiohttp.ConnectionTimeoutError():
+                return self._lost(f"no connection within {_CONNECT_TIMEOUT:g}s")
+            case aiohttp.ClientResponseError() if "content-encoding" in error.message.lower():
+                return Failed(self._name, Reason.PROTOCOL, "unsupported encoding, or not what it says")
+            case aiohttp.ClientResponseError():
+                return Failed(self._name, Reason.PROTOCOL, "not HTTP")
+            case aiohttp.ClientPayloadError() if "content-encoding" in str(error).lower():
+                return Failed(self._name, Reason.PROTOCOL, "unsupported encoding, or not what it says")
+            case _:
+                return Failed(
+                    self._name, Reason.CONNECT, f"connection lost: {type(error).__name__}", transient=True
+                )
+
+    def _lost(self, detail: str, *, unsent: bool = False) -> Failed:
+        return Failed(self._name, Reason.CONNECT, detail, unsent=unsent, lost=True)
+
+    def _too_large(self) -> Failed:
+        return Failed(self._name, Reason.TOO_LARGE, f"over {self._limit} bytes")
+
+    def _protocol(self, detail: str, response: aiohttp.ClientResponse) -> Failed:
+        return Failed(
+            self._name, Reason.PROTOCOL, f"HTTP {response.status}: {detail}", status=response.status
+        )
+
+    def _status(self, response: aiohttp.ClientResponse, detail: str = "") -> Failed:
+        return Failed(
+            self._name,
+            Reason.STATUS,
+            f"HTTP {response.status}{detail}",
+            transient=response.status in _TRANSIENT,
+            status=response.status,
+            retry_after=retry_after(response.headers.get("Retry-After"), self._wall_clock()),
+        )
+
+    async def _odd(self, response: aiohttp.ClientResponse, media: str, authorization: str | None) -> Failed:
+        """Return the failure for an answer that is neither JSON nor a stream, its text in the detail."""
+        text = (await self._some(response))[:_EXCERPT]
+        words = " ".join(text.decode("utf-8", "replace").split())
+        excerpt = redact(words, self._credentials.secrets(authorization))[:200]
+        detail = f", {media[:80]}: {excerpt}" if excerpt else f", {media[:80]}"
+        if response.ok:
+            return self._protocol(f"no JSON and no stream{detail}", response)
+        return self._status(response, detail)
+
+
+class _Slot:
+    """One place among the calls, given back once."""
+
+    def __init__(self, semaphore: asyncio.Semaphore) -> None:
+        self._semaphore: asyncio.Semaphore | None = semaphore
+
+    def release(self) -> None:
+        if self._semaphore is not None:
+            self._semaphore.release()
+            self._semaphore = None
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Return the seconds a Retry-After header asks for, None when it is absent or unreadable."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text.strip()[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def _client_info(identity: config.Identity, version: str) -> bytes:
+    title = {} if identity.title is None else {"title": identity.title}
+    return encode({"name": identity.name, **title, "version": version})

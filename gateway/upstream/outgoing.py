@@ -1,0 +1,122 @@
+"""Builds what is posted to a modern upstream: one body, and every header anew from that body (U-01, U-02)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.protocol.call import (
+    HOP_META,
+    META_CAPABILITIES,
+    META_CLIENT_INFO,
+    META_LOG_LEVEL,
+    META_PROGRESS_TOKEN,
+    META_VERSION,
+    HeaderParam,
+    Request,
+)
+from gateway.protocol.jsonrpc import Json, Malformed, encode, is_null, join, split, text_of, value
+from gateway.protocol.methods import METHODS
+from gateway.protocol.modern import encode_value, mirrored
+
+_NAMED_BY_TASK = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request ready to be posted."""
+
+    id: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def compose(request: Request, *, id: int, version: str, client_info: bytes) -> Outgoing:
+    """Return the message and its protocol headers; raises McpError -32602 for what no header can mirror.
+
+    The id serves as the progress token too: both are ours and unique for this upstream (U-12, E-34).
+    """
+    params = dict(request.params)
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": version,
+        "Mcp-Method": encode_value(request.method),
+    }
+    named_by = name_param(request.method)
+    name = text_of(params.get(named_by)) if named_by else None
+    if name is not None:
+        headers["Mcp-Name"] = encode_value(name)
+    if request.header_params:
+        arguments = params.get("arguments")
+        headers.update(mirrored(request.header_params, arguments))
+        if not is_null(arguments) and arguments is not None:
+            params["arguments"] = with_plain_integers(arguments, request.header_params)
+    params["_meta"] = _meta(request, id, version, client_info)
+    body = join(
+        [
+            ("jsonrpc", b'"2.0"'),
+            ("id", encode(id)),
+            ("method", encode(request.method)),
+            ("params", join(params)),
+        ]
+    )
+    return Outgoing(id, body, headers)
+
+
+def name_param(method: str) -> str | None:
+    """Return the parameter that Mcp-Name mirrors, None when the method has no name (U-03)."""
+    if method in _NAMED_BY_TASK:
+        return "taskId"
+    known = METHODS.get(method)
+    return known.named_by if known else None
+
+
+def target(request: Request) -> str:
+    """Return what a message calls this request: the method, and the tool's or prompt's name."""
+    named_by = name_param(request.method)
+    name = text_of(request.params.get(named_by)) if named_by == "name" else None
+    return request.method if name is None else f"{request.method} {name}"
+
+
+def with_plain_integers(arguments: Json, params: Sequence[HeaderParam]) -> Json:
+    """Return the arguments with mirrored integers like 42.0 spelled 42.
+
+    Peers compare header and body as strings, so both need one spelling (U-06).
+    """
+    for param in params:
+        if param.type == "integer":
+            arguments = _respelled(arguments, param.path)
+    return arguments
+
+
+def _respelled(raw: Json, path: Sequence[str]) -> Json:
+    if not path:
+        text = bytes(raw)
+        if not any(mark in text for mark in b".eE"):
+            return raw
+        number = value(raw)
+        return encode(int(number)) if isinstance(number, float) and number.is_integer() else raw
+    try:
+        members: dict[str, Json] = dict(split(raw))
+    except Malformed:
+        return raw
+    inner = members.get(path[0])
+    if inner is None:
+        return raw
+    changed = _respelled(inner, path[1:])
+    if changed is inner:
+        return raw
+    return join(members | {path[0]: changed})
+
+
+def _meta(request: Request, id: int, version: str, client_info: bytes) -> bytes:
+    meta: dict[str, Json] = {
+        META_VERSION: encode(version),
+        META_CLIENT_INFO: client_info,
+        META_CAPABILITIES: request.capabilities,
+    }
+    if request.log_level is not None:
+        meta[META_LOG_LEVEL] = encode(request.log_level)
+    if request.wants_progress:
+        meta[META_PROGRESS_TOKEN] = encode(id)
+    meta.update((key, raw) for key, raw in request.vendor.items() if key not in HOP_META)
+    return join(meta)

@@ -1,0 +1,118 @@
+"""Name -> live upstream: the one door through which the gateway asks its upstreams anything."""
+
+import asyncio
+import os
+import random as chance
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from gateway import config
+from gateway.protocol.call import Change, Emit, Reason, Reply, Request, UpstreamName, UpstreamUnavailable
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.failures import StaleSchema, TimedOut
+from gateway.upstream.member import Member, OnChange, UpstreamStatus
+from gateway.upstream.modern_http import ModernHttpUpstream
+from gateway.upstream.probing import Discovered
+from gateway.upstream.retrying import Pace
+
+__all__ = ["Discovered", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
+
+
+class UpstreamPool:
+    """All upstreams of one configuration. Set `on_change` before `start`."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, config.Upstream],
+        *,
+        identity: config.Identity,
+        version: str,
+        limits: config.Limits,
+        background: Background,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = chance.random,
+        environ: Mapping[str, str] = os.environ,
+        pace: Pace | None = None,
+    ) -> None:
+        """Raise ValueError when a file that the settings name will not do."""
+        self.on_change: OnChange | None = None
+        self._background = background
+        self._closing = False
+        self._watches: list[asyncio.Task[None]] = []
+        self._members: dict[UpstreamName, Member] = {}
+        for key, settings in upstreams.items():
+            upstream = ModernHttpUpstream(
+                UpstreamName(key),
+                settings,
+                identity=identity,
+                version=version,
+                limit=limits.message,
+                background=background,
+                metrics=metrics,
+                on_change=self._changed,
+                environ=environ,
+            )
+            self._members[upstream.name] = Member(
+                upstream,
+                settings,
+                metrics=metrics,
+                on_change=self._changed,
+                clock=clock,
+                random=random,
+                pace=pace or Pace(),
+            )
+
+    def __repr__(self) -> str:
+        return f"<UpstreamPool [{' | '.join(map(repr, self._members.values()))}]>"
+
+    @property
+    def all_tried(self) -> bool:
+        """Whether every upstream's first probe ended."""
+        return all(member.state != "starting" for member in self._members.values())
+
+    async def start(self) -> None:
+        """Begin probing; returns at once."""
+        for member in self._members.values():
+            task = self._background.start(member.watch(), name=f"watch {member.name}")
+            self._watches.append(task)
+
+    async def close(self) -> None:
+        """Stop probing and close every connection; running calls fail."""
+        self._closing = True
+        for task in self._watches:
+            task.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        self._watches.clear()
+        for member in self._members.values():
+            await member.close()
+
+    async def call(self, name: UpstreamName, request: Request, emit: Emit | None = None) -> Reply:
+        """Return an upstream's result.
+
+        Raises McpError as the upstream sent it, UpstreamUnavailable (StaleSchema, TimedOut) or Challenge.
+        Cancelling closes the response at once.
+        """
+        if self._closing:
+            raise UpstreamUnavailable(name, Reason.STOPPING)
+        return await self._members[name].call(request, emit)
+
+    async def tried(self, name: UpstreamName, timeout: float) -> None:
+        """Return once the upstream's first probe ended, well or not, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._members[name].tried()
+
+    def status(self, name: UpstreamName) -> UpstreamStatus:
+        """Return what is known of an upstream."""
+        return self._members[name].status
+
+    def available(self, name: UpstreamName) -> bool:
+        """Whether asking makes sense: false while known to be down, so that lists skip it at once (B01)."""
+        return self._members[name].state != "down"
+
+    async def _changed(self, change: Change) -> None:
+        if self.on_change is not None:
+            await self.on_change(change)

@@ -1,0 +1,141 @@
+"""Judges what the answer to a `server/discover` probe says about an upstream (U-16, U-17). No I/O."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.protocol.call import MODERN_VERSION, Challenge, Era, Reason, Reply, UpstreamUnavailable
+from gateway.protocol.jsonrpc import (
+    HEADER_MISMATCH,
+    MISSING_CLIENT_CAPABILITY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Json,
+    Malformed,
+    is_null,
+    items,
+    split,
+    text_of,
+)
+from gateway.upstream.failures import Failed, UpstreamError
+
+SPOKEN = (MODERN_VERSION,)
+"""Versions spoken to upstreams, preferred first."""
+LEGACY_VERSIONS = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+
+# Answers that speak of access or of the moment, and so say nothing about the era (U-17).
+_SILENT = frozenset({401, 403, 407, 408, 425, 429})
+_LATER = (
+    "it speaks a legacy protocol version; legacy upstreams are supported by a later version of the gateway"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What an upstream said about itself, to the gateway's own probe."""
+
+    capabilities: Mapping[str, Json] = field(default_factory=dict)
+    instructions: str | None = None
+    versions: tuple[str, ...] = ()
+    result: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a probe told: usable when `reason` is None."""
+
+    era: Era | None
+    version: str | None = None
+    discovered: Discovered | None = None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+def judge(
+    answer: Reply | UpstreamError | Failed | Challenge | UpstreamUnavailable, *, forced: bool
+) -> Verdict:
+    """Return what the probe's outcome means; `forced` when the configuration says the upstream is modern."""
+    match answer:
+        case Reply():
+            return _judge_result(answer.result)
+        case UpstreamError():
+            return _judge_error(answer, forced)
+        case Challenge():
+            # With `auth: forward` the gateway has nothing of its own to show: somebody is there, that is all.
+            return Verdict(
+                "modern", MODERN_VERSION, detail=f"HTTP {answer.status} without a caller's credential"
+            )
+        case Failed(status=int(status)) if (
+            answer.reason is Reason.STATUS and _speaks_of_era(status) and not forced
+        ):
+            return Verdict(
+                "legacy", reason=Reason.ERA, detail=f"{answer.detail} to server/discover: {_LATER}"
+            )
+        case _:
+            return Verdict(None, reason=answer.reason, detail=answer.detail)
+
+
+def mutual(supported: Sequence[str]) -> str | None:
+    """Return the version to speak with a peer that supports these, None when there is none."""
+    return next((version for version in SPOKEN if version in supported), None)
+
+
+def supported_versions(error: UpstreamError) -> tuple[str, ...]:
+    """Return the versions that a -32022 error names."""
+    try:
+        return _strings(split(error.data or b"{}").get("supported"))
+    except Malformed:
+        return ()
+
+
+def no_common_version(versions: Sequence[str]) -> str:
+    """Return why an upstream that supports only these versions cannot be used."""
+    if any(version in LEGACY_VERSIONS for version in versions):
+        return f"it supports {_listed(versions)}: {_LATER}"
+    return f"it supports {_listed(versions)}, the gateway {_listed(SPOKEN)}"
+
+
+def _judge_result(result: Json) -> Verdict:
+    try:
+        members = split(result)
+        versions = _strings(members.get("supportedVersions"))
+        capabilities = members.get("capabilities")
+        # Copied out of the message, which would otherwise live as long as the upstream.
+        known: dict[str, Json] = (
+            {}
+            if capabilities is None or is_null(capabilities)
+            else {key: bytes(raw) for key, raw in split(capabilities).items()}
+        )
+    except Malformed as error:
+        return Verdict(None, reason=Reason.PROTOCOL, detail=f"server/discover: {error}")
+    version = mutual(versions)
+    if version is None:
+        era: Era = "legacy" if any(one in LEGACY_VERSIONS for one in versions) else "modern"
+        return Verdict(era, reason=Reason.ERA, detail=no_common_version(versions))
+    instructions = text_of(members.get("instructions"))
+    return Verdict("modern", version, Discovered(known, instructions, versions, bytes(result)))
+
+
+def _judge_error(error: UpstreamError, forced: bool) -> Verdict:
+    if error.code == UNSUPPORTED_PROTOCOL_VERSION:
+        versions = supported_versions(error)
+        era: Era = "legacy" if any(one in LEGACY_VERSIONS for one in versions) else "modern"
+        return Verdict(era, reason=Reason.ERA, detail=no_common_version(versions))
+    if error.code in (HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY) or forced:
+        # Modern, and unhappy with our probe only: calls may well be served.
+        return Verdict("modern", MODERN_VERSION, detail=f"error {error.code} to server/discover")
+    if error.status in _SILENT or error.status >= 500:
+        return Verdict(None, reason=Reason.STATUS, detail=f"HTTP {error.status}, error {error.code}")
+    return Verdict("legacy", reason=Reason.ERA, detail=f"error {error.code} to server/discover: {_LATER}")
+
+
+def _speaks_of_era(status: int) -> bool:
+    return 400 <= status < 500 and status not in _SILENT
+
+
+def _strings(raw: Json | None) -> tuple[str, ...]:
+    if raw is None or is_null(raw):
+        return ()
+    return tuple(text for text in map(text_of, items(raw)) if text is not None)
+
+
+def _listed(versions: Sequence[str]) -> str:
+    return ", ".join(version[:20] for version in versions[:10]) or "no version"

@@ -1,0 +1,52 @@
+"""Decides whether and when a failed attempt is made again. Chance and clock are handed in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.protocol.methods import METHODS
+from gateway.upstream.failures import Failed
+
+_ATTEMPTS = 3
+_FIRST_PAUSE = 0.1
+_LONGEST_WAIT_ASKED = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often an upstream that does not answer is probed, in seconds."""
+
+    first: float = 0.5
+    longest: float = 30.0
+    patience: float = 1.0
+    """How long a call to an upstream known to be down waits for a probe made at once on its behalf."""
+    gap: float = 1.0
+    """The least time between two such probes."""
+
+    def pause(self, failures: int, chance: float) -> float:
+        """Return the wait before the next probe: doubling, capped, and spread so that replicas differ."""
+        return spread(min(self.longest, self.first * 2.0 ** min(failures - 1, 30)), chance)
+
+
+def retry_pause(
+    failure: Failed, method: str, *, attempt: int, heard: bool, remaining: float, random: Callable[[], float]
+) -> float | None:
+    """Return the seconds to wait before asking again, None when the failure stands (U-27).
+
+    `attempt` counts from 1; `heard` is set once the caller was sent a notification, which a second attempt
+    would repeat. An unknown method is treated as a tool call: nobody knows whether it may run twice.
+    """
+    known = METHODS.get(method)
+    safe = known is not None and known.safe_to_retry
+    if attempt >= _ATTEMPTS or heard or not (failure.unsent or (safe and failure.transient)):
+        return None
+    pause = spread(_FIRST_PAUSE * 4.0 ** (attempt - 1), random())
+    if failure.retry_after is not None:
+        if failure.retry_after > _LONGEST_WAIT_ASKED:
+            return None
+        pause = max(pause, failure.retry_after)
+    return pause if pause < remaining else None
+
+
+def spread(seconds: float, chance: float) -> float:
+    """Return the time shortened by up to a half; `chance` is 0 to 1."""
+    return seconds * (1.0 - chance / 2)
