@@ -1,0 +1,343 @@
+"""Decides what may be stored, under which key, for whom, and whether it may be served. No clock, no store.
+
+A change is not spelled into the keys. Every upstream counts its changes; a stored result carries the count
+read before it was fetched, and is stale once a topic it depends on changed after that (C-32). So a stale
+result's slot is overwritten instead of left behind, one step of a counter reaches every cursor, caller and
+replica, and the verdict can still say why.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from typing import Literal, TypeAlias, TypeVar
+
+from gateway.protocol.call import HOP_META, Change, Partition, Scope, UpstreamName
+from gateway.protocol.jsonrpc import Json, Malformed, is_null, items, join, split, text_of
+from gateway.protocol.methods import METHODS
+
+Key: TypeAlias = tuple[str | None, ...]
+Topic: TypeAlias = tuple[str, ...]
+"""What changes as one: () an upstream, (method,), ("resources/read", uri), ("public", method)."""
+
+Why: TypeAlias = Literal[
+    "hit",
+    "absent",
+    "expired",
+    "generation",
+    "ttl",
+    "private",
+    "anonymous",
+    "not-shared",
+    "too-large",
+    "incomplete",
+]
+"""Why the cache answered as it did, or why a result is kept to one caller or to nobody."""
+
+SomeTarget = TypeVar("SomeTarget", str, str | None)
+
+EVERYONE = Partition("")
+"""The one context of all callers without a token in a single-tenant deployment (C-19)."""
+
+READ = "resources/read"
+EVERYTHING: Topic = ()
+
+_ENTRY_OVERHEAD = 1024
+_TOPIC_OVERHEAD = 160
+"""What Python's objects around an entry weigh, and around each of its topics: both measured, rounded up."""
+
+_LONGEST_TARGET = 1024
+_NUMBER = re.compile(rb"\d+(\.\d+)?([eE][+-]?\d{1,4})?")
+_LONGEST_NUMBER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How far one upstream's hints are followed."""
+
+    share_public: bool = True
+    min_ttl: Mapping[str, float] = field(default_factory=dict)
+    max_ttl: float = 86400.0
+    scope: Scope | None = None
+    single_tenant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A question to the cache.
+
+    `settings` is a fingerprint of the upstream's settings and credential, `target` the uri of a read or the
+    cursor of a list (None and "" are different cursors), `profile` a hash of the capabilities sent upstream.
+    """
+
+    upstream: UpstreamName
+    settings: str
+    method: str
+    target: str | None
+    profile: str
+    version: str
+    partition: Partition | None
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A result in the upstream's own names, with what decides about its reuse.
+
+    `received` is in seconds of the cache's clock; `ttl` 0 means it must never be served again. `derived`
+    keeps parsed forms for as long as the result itself lives.
+    """
+
+    result: bytes
+    received: float
+    ttl: float
+    scope: Scope
+    generation: int = 0
+    topics: tuple[Topic, ...] = (EVERYTHING,)
+    derived: dict[str, object] = field(default_factory=dict)
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds it may still be served."""
+        return max(0.0, self.received + self.ttl - now)
+
+    def remaining_ms(self, now: float) -> int:
+        """Return the ttlMs to emit: what remains, never the original again (C-10)."""
+        return int(self.remaining(now) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a result says about its reuse, after the operator's rules; `why` it is narrower than asked."""
+
+    ttl: float
+    scope: Scope
+    complete: bool
+    why: Why | None = None
+
+
+class Verdict(Enum):
+    """Whether a stored result may answer now; of the ways it may not, the later ones say more."""
+
+    ABSENT = "absent"
+    EXPIRED = "expired"
+    GENERATION = "generation"
+    FRESH = "fresh"
+
+
+def context(lookup: Lookup) -> Partition | None:
+    """Return the authorization context private results are bound to; None = no context, nothing to share."""
+    if lookup.partition is None and lookup.rules.single_tenant:
+        return EVERYONE
+    return lookup.partition
+
+
+def private_key(lookup: Lookup) -> Key | None:
+    """Return where the caller's own result lies; None for a caller without a context (C-19)."""
+    owner = context(lookup)
+    if owner is None:
+        return None
+    return (
+        "private",
+        owner,
+        lookup.upstream,
+        lookup.settings,
+        lookup.method,
+        bounded(lookup.target),
+        lookup.profile,
+        lookup.version,
+    )
+
+
+def public_key(lookup: Lookup) -> Key:
+    """Return where everybody's result lies."""
+    return (
+        "public",
+        lookup.upstream,
+        lookup.settings,
+        lookup.method,
+        bounded(lookup.target),
+        lookup.profile,
+        lookup.version,
+    )
+
+
+def list_key(lookup: Lookup) -> Key:
+    """Return the name of the whole list a page belongs to: all its pages carry one scope (C-23)."""
+    return (lookup.upstream, lookup.settings, lookup.method, lookup.profile, lookup.version)
+
+
+def bounded(target: SomeTarget) -> SomeTarget:
+    """Return a target as keys and topics spell it: exactly, or as its beginning and a digest when it is long.
+
+    What is cut is longer than anything that is not, so the two never meet.
+    """
+    if target is None or len(target) <= _LONGEST_TARGET:
+        return target
+    return target[:_LONGEST_TARGET] + sha256(target.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def judge(entry: Entry | None, *, generation: int, now: float) -> Verdict:
+    """Whether a stored result may answer a request made now.
+
+    `generation` is the upstream's count at the last change of any of the entry's topics. An entry behind it
+    is stale at once, whatever its ttl says.
+    """
+    if entry is None:
+        return Verdict.ABSENT
+    if entry.generation < generation:
+        return Verdict.GENERATION
+    if now >= entry.received + entry.ttl:
+        return Verdict.EXPIRED
+    return Verdict.FRESH
+
+
+def hints_of(result: Json, rules: Rules, method: str) -> Hints:
+    """Return how a result may be reused (C-11, C-12, C-15 to C-17), floors and overrides applied.
+
+    A floor lengthens a life and never widens a scope: what lives by it alone is private unless the operator's
+    own `scope` says otherwise.
+    """
+    try:
+        members = split(result)
+    except Malformed:
+        return Hints(0.0, "private", complete=False, why="incomplete")
+    if not is_null(members.get("resultType")) and _text(members["resultType"]) != "complete":
+        return Hints(0.0, "private", complete=False, why="incomplete")
+    given = ttl_of(members.get("ttlMs"), rules.max_ttl)
+    ttl = min(max(given, rules.min_ttl.get(method, 0.0)), rules.max_ttl)
+    scope, why = _scope(members.get("cacheScope"), rules, by_floor_alone=given == 0.0 < ttl)
+    return Hints(ttl, scope, complete=True, why="ttl" if ttl == 0.0 else why)
+
+
+def ttl_of(raw: Json | None, ceiling: float) -> float:
+    """Return a raw ttlMs in seconds, at most `ceiling`; 0 for everything but a whole number >= 0 (C-11).
+
+    The digits are looked at as they stand: a decoder would turn 300000.0, 2**80 and true into something else.
+    """
+    token = b"" if raw is None else bytes(raw)
+    if len(token) > _LONGEST_NUMBER:
+        return ceiling if token.isdigit() else 0.0
+    if not _NUMBER.fullmatch(token):
+        return 0.0
+    milliseconds = Decimal(token.decode())
+    if milliseconds != milliseconds.to_integral_value():
+        return 0.0
+    return float(min(milliseconds, Decimal(ceiling) * 1000) / 1000)
+
+
+def may_store(hints: Hints, *, owner: Partition | None, cost: int, largest: int) -> Why | None:
+    """Return why a result must not be stored, or None when it may be.
+
+    A private result of a caller without a context is nobody's to reuse, not even that caller's (C-19).
+    """
+    if not hints.complete:
+        return "incomplete"
+    if hints.ttl <= 0.0:
+        return "ttl"
+    if hints.scope == "private" and owner is None:
+        return "not-shared" if hints.why == "not-shared" else "anonymous"
+    return "too-large" if cost > largest else None
+
+
+def may_coalesce(hints: Hints, *, owner: Partition | None, method: str) -> bool:
+    """Whether callers who waited for one fetch may all have its result (C-03, C-34).
+
+    Private results stay with one context and unfinished ones with one call. A read without a ttl must not be
+    older than its request: somebody may have written in between.
+    """
+    if not hints.complete or (hints.scope == "private" and owner is None):
+        return False
+    return hints.ttl > 0.0 or method != READ
+
+
+def cost_of(key: Key, entry: Entry) -> int:
+    """Return how many bytes an entry counts for: result, key, topics and the objects around them."""
+    spelled = sum(len(part) for part in key if part is not None)
+    topics = sum(_TOPIC_OVERHEAD + sum(map(len, topic)) for topic in entry.topics)
+    return len(entry.result) + spelled + topics + _ENTRY_OVERHEAD
+
+
+def storable(result: Json) -> bytes:
+    """Return a result without the `_meta` members that belong to one hop or one request (C-39, E-24)."""
+    members = split(result)
+    try:
+        meta = split(members["_meta"])
+    except (KeyError, Malformed):
+        return bytes(result)
+    if HOP_META.isdisjoint(meta):
+        return bytes(result)
+    kept = {key: value for key, value in meta.items() if key not in HOP_META}
+    if not kept:
+        return join((key, value) for key, value in members.items() if key != "_meta")
+    return join((key, join(kept) if key == "_meta" else value) for key, value in members.items())
+
+
+def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
+    """Return the topics whose change makes this result stale (C-30).
+
+    A read depends on the uri asked for and on every uri among its contents; a public page of a list also on
+    the list having stayed public (C-23).
+    """
+    topics: list[Topic] = [EVERYTHING, (lookup.method,)]
+    if lookup.method == READ:
+        uris = {lookup.target or "", *_content_uris(result)}
+        topics += [(READ, bounded(uri)) for uri in sorted(uris)]
+    elif scope == "public":
+        topics.append(("public", lookup.method))
+    return tuple(topics)
+
+
+def topics_of(change: Change) -> tuple[Topic, ...]:
+    """Return the topics a change touches (C-30); a change nobody here can place touches everything."""
+    if change.uri is not None:
+        return tuple((READ, bounded(uri)) for uri in (change.uri, *ancestors(change.uri)))
+    if change.method == "resources/list":
+        return (("resources/list",), ("resources/templates/list",))
+    method = METHODS.get(change.method or "")
+    if change.method is not None and method is not None and method.cacheable:
+        return ((change.method,),)
+    return (EVERYTHING,)
+
+
+def ancestors(uri: str, most: int = 32) -> tuple[str, ...]:
+    """Return the uris this one may be a sub-resource of, nearest first, each with and without its last sign.
+
+    Only the nearest `most` levels count, so that an uri of a million slashes costs no more than another.
+    """
+    start = uri.find("://") + 3 if "://" in uri else uri.find(":") + 1
+    found: list[str] = []
+    at = len(uri)
+    while len(found) < 2 * most:
+        at = max(uri.rfind("/", start, at), uri.rfind("?", start, at), uri.rfind("#", start, at))
+        if at <= start:
+            break
+        found += [parent for parent in (uri[: at + 1], uri[:at]) if parent != uri]
+    return tuple(found)
+
+
+def _scope(raw: Json | None, rules: Rules, *, by_floor_alone: bool) -> tuple[Scope, Why | None]:
+    said_public = raw is not None and _text(raw) == "public"
+    if (rules.scope or ("public" if said_public else "private")) == "private":
+        return "private", "private"
+    if not rules.share_public:
+        return "private", "not-shared"
+    if by_floor_alone and rules.scope is None:
+        return "private", "private"
+    return "public", None
+
+
+def _text(raw: Json | None) -> str | None:
+    try:
+        return text_of(raw)
+    except Malformed:  # an escape without meaning is no word that anybody here knows
+        return None
+
+
+def _content_uris(result: Json) -> list[str]:
+    try:
+        uris = [_text(split(content).get("uri")) for content in items(split(result)["contents"])]
+    except (KeyError, Malformed):
+        return []  # no well-formed contents: the core will say so, the uri asked for still counts
+    return [uri for uri in uris if uri is not None]

@@ -1,0 +1,229 @@
+"""Answers from the cache where it may; fetches, judges and keeps what it may not. The cache's only door."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from cachetools import LRUCache
+
+from gateway.cache.flight import Interrupted, SingleFlight
+from gateway.cache.policy import (
+    Entry,
+    Hints,
+    Key,
+    Lookup,
+    Verdict,
+    Why,
+    context,
+    cost_of,
+    hints_of,
+    judge,
+    list_key,
+    may_coalesce,
+    may_store,
+    private_key,
+    public_key,
+    storable,
+    topics_for,
+    topics_of,
+)
+from gateway.cache.stores import Generations, Store
+from gateway.protocol.call import Change, Reason, Reply, UpstreamUnavailable
+from gateway.protocol.jsonrpc import Json
+from gateway.support.metrics import Metrics
+
+Fill: TypeAlias = Callable[[], Awaitable[Reply]]
+
+_REMEMBERED = 4096
+_DISTRUST = 600.0
+"""Seconds for which no page of a list is public after the list turned out to be private in part (C-23)."""
+
+_SAYS_MORE = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_REASONS: dict[Verdict, Why] = {
+    Verdict.ABSENT: "absent",
+    Verdict.EXPIRED: "expired",
+    Verdict.GENERATION: "generation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """An answer and where it came from: stored (hit), fetched and stored (miss), fetched only (bypass)."""
+
+    entry: Entry
+    source: Literal["hit", "miss", "bypass"]
+    reason: Why
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """What a fetch brought, and whether callers who only waited for it may have it."""
+
+    cached: Cached
+    shared: bool
+
+
+class ResponseCache:
+    """The response cache over a store, the counts of changes, and flights that share a fetch."""
+
+    def __init__(
+        self,
+        store: Store,
+        generations: Generations,
+        flight: SingleFlight,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.epoch = 0
+        """Moves with every invalidation; what was joined from entries is as old as the epoch it began in."""
+        self._store = store
+        self._generations = generations
+        self._flight = flight
+        self._metrics = metrics
+        self._clock = clock
+        self._coalesces: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
+        self._private_until: LRUCache[Key, float] = LRUCache(_REMEMBERED)
+
+    def __repr__(self) -> str:
+        return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
+
+    def peek(self, lookup: Lookup) -> Cached | None:
+        """Return a hit if this process holds one: no task, no lock, no waiting."""
+        now = self._clock()
+        for key in _arms(lookup):
+            entry = self._store.peek(key)
+            if entry is None:
+                continue
+            generation = self._generations.peek(lookup.upstream, entry.topics)
+            if judge(entry, generation=generation, now=now) is Verdict.FRESH:
+                self._metrics.cache_lookup(lookup.upstream, lookup.method, "hit", "hit")
+                return Cached(entry, "hit", "hit")
+        return None
+
+    async def get(self, lookup: Lookup, fill: Fill) -> Cached:
+        """Return a fresh result, from the store or through `fill`; what `fill` raises reaches every waiter.
+
+        `fill` may outlive this caller, for others who wait for the same; its own deadline is everybody's.
+        """
+        cached = self.peek(lookup)
+        if cached is None:
+            cached = await self._miss(lookup, fill)
+            self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
+        return cached
+
+    async def invalidate(self, change: Change) -> None:
+        """Make everything stale that a change touches (C-30), also what is being fetched now (C-32)."""
+        await self._generations.advance(change.upstream, topics_of(change))
+        self.epoch += 1
+        self._metrics.invalidated(change.upstream, change.cause)
+
+    async def purge_public(self, lookup: Lookup) -> None:
+        """Take back the public pages of a list of which another page is private, and share none for a while.
+
+        All pages carry one scope (C-23). Without the while, page one would be shared anew by every fetch and
+        taken back again, and so never be a hit.
+        """
+        self._private_until[list_key(lookup)] = self._clock() + _DISTRUST
+        await self._generations.advance(lookup.upstream, (("public", lookup.method),))
+        self.epoch += 1
+        self._metrics.invalidated(lookup.upstream, "catalogue")
+
+    async def _miss(self, lookup: Lookup, fill: Fill) -> Cached:
+        moment = await self._generations.moment(lookup.upstream)
+        owner = context(lookup)
+        slot = private_key(lookup) or public_key(lookup)
+        # A flight never leaves an authorization context (C-34). Callers without one share only what is public,
+        # so they wait for each other only where the last answer was.
+        if not self._coalesces.get(slot, owner is not None or lookup.rules.scope == "public"):
+            return (await self._refill(lookup, fill, moment)).cached
+        led = False
+
+        async def fetch() -> _Landed:
+            nonlocal led
+            led = True
+            return await self._refill(lookup, fill, moment)
+
+        try:
+            # With the count in its name, a flight is never joined by a caller who came after an invalidation.
+            landed = await self._flight.run((slot, moment), fetch)
+        except Interrupted:
+            raise UpstreamUnavailable(lookup.upstream, Reason.STOPPING) from None
+        if led or landed.shared:
+            return landed.cached
+        moment = await self._generations.moment(lookup.upstream)
+        return (await self._refill(lookup, fill, moment)).cached
+
+    async def _refill(self, lookup: Lookup, fill: Fill, moment: int) -> _Landed:
+        stored, verdict = await self._find(lookup)
+        if stored is not None:
+            return _Landed(Cached(stored, "hit", "hit"), shared=True)
+        reply = await fill()
+        return await self._keep(lookup, reply.result, moment, _REASONS[verdict])
+
+    async def _find(self, lookup: Lookup) -> tuple[Entry | None, Verdict]:
+        """Return the fresh entry of the first arm that has one, or none and the most telling reason."""
+        found = Verdict.ABSENT
+        for key in _arms(lookup):
+            entry = await self._store.get(key)
+            if entry is None:
+                continue
+            generation = await self._generations.latest(lookup.upstream, entry.topics)
+            verdict = judge(entry, generation=generation, now=self._clock())
+            if verdict is Verdict.FRESH:
+                return entry, verdict
+            found = max(found, verdict, key=_SAYS_MORE.__getitem__)
+        return None, found
+
+    async def _keep(self, lookup: Lookup, result: Json, moment: int, missed: Why) -> _Landed:
+        """Return a fetched result as an entry, stored if it may be."""
+        now = self._clock()
+        hints = self._hints(lookup, result, now)
+        if not hints.complete:
+            entry = Entry(bytes(result), now, 0.0, "private", moment)
+            return _Landed(Cached(entry, "bypass", "incomplete"), shared=False)
+        topics = topics_for(lookup, result, hints.scope)
+        entry = Entry(storable(result), now, hints.ttl, hints.scope, moment, topics)
+        shared = self._remember(lookup, hints)
+        if await self._generations.latest(lookup.upstream, topics) > moment:
+            # For those who asked before the change, and for no one else (C-32).
+            return _Landed(Cached(replace(entry, ttl=0.0), "bypass", "generation"), shared)
+        refused = await self._write(lookup, hints, entry)
+        cached = Cached(entry, "miss", missed) if refused is None else Cached(entry, "bypass", refused)
+        return _Landed(cached, shared)
+
+    async def _write(self, lookup: Lookup, hints: Hints, entry: Entry) -> Why | None:
+        """Store an entry in the arm of its scope or return why not; the other arm is outdated either way."""
+        private, public = private_key(lookup), public_key(lookup)
+        arm, opposite = (public, private) if hints.scope == "public" else (private, public)
+        if opposite is not None:
+            await self._store.delete(opposite)  # before writing, or a reader could meet both (C-20)
+        cost = cost_of(arm or public, entry)
+        refused = may_store(hints, owner=context(lookup), cost=cost, largest=self._store.largest)
+        if refused is None and arm is not None:
+            await self._store.put(arm, entry)
+        self._metrics.cache_size(*self._store.held)
+        return refused
+
+    def _hints(self, lookup: Lookup, result: Json, now: float) -> Hints:
+        hints = hints_of(result, lookup.rules, lookup.method)
+        if hints.scope == "public" and now < self._private_until.get(list_key(lookup), 0.0):
+            return replace(hints, scope="private", why="private")
+        return hints
+
+    def _remember(self, lookup: Lookup, hints: Hints) -> bool:
+        """Note whether the next misses may wait for each other, and return whether these may share."""
+        owner = context(lookup)
+        shared = may_coalesce(hints, owner=owner, method=lookup.method)
+        self._coalesces[public_key(lookup)] = may_coalesce(hints, owner=None, method=lookup.method)
+        if (key := private_key(lookup)) is not None:
+            self._coalesces[key] = shared
+        return shared
+
+
+def _arms(lookup: Lookup) -> Iterator[Key]:
+    """Yield where to look: the caller's own arm, then everybody's unless this upstream shares nothing."""
+    if (key := private_key(lookup)) is not None:
+        yield key
+    if lookup.rules.share_public and lookup.rules.scope != "private":
+        yield public_key(lookup)

@@ -1,0 +1,162 @@
+"""Keeps entries and counts changes, in the memory of this process."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Protocol, TypeAlias
+
+from cachetools import TLRUCache
+
+from gateway.cache.policy import Entry, Key, Topic, cost_of
+from gateway.protocol.call import UpstreamName
+
+_LINGER = 60.0
+"""Seconds an expired entry stays: its miss is then called expired, and it goes first when room is needed."""
+
+_TOPICS = 10_000
+"""Changed topics remembered per upstream; beyond them old results become stale, never a stale one fresh."""
+
+
+_Kept: TypeAlias = tuple[Entry, int]
+"""An entry and the bytes it counts for."""
+
+
+class Store(Protocol):
+    """Where entries lie. It never raises: an unreadable entry is absent, an unwritable one lost (C-35)."""
+
+    @property
+    def largest(self) -> int:
+        """The most bytes one entry may count for."""
+        ...
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many entries lie in this process, and how many bytes they count for."""
+        ...
+
+    def peek(self, key: Key) -> Entry | None:
+        """Return what lies in this process, at once."""
+        ...
+
+    async def get(self, key: Key) -> Entry | None:
+        """Return what lies here or wherever else this store looks."""
+        ...
+
+    async def put(self, key: Key, entry: Entry) -> None: ...
+
+    async def delete(self, key: Key) -> None: ...
+
+
+class Generations(Protocol):
+    """Counts the changes of every upstream, and remembers the count at the last change of each topic."""
+
+    def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        """Return the count at the last change of any of the topics, as far as this process knows."""
+        ...
+
+    async def latest(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        """Return the same as all replicas know it."""
+        ...
+
+    async def moment(self, upstream: UpstreamName) -> int:
+        """Return the count now. To be read before a fetch: what it brings is older than any later change."""
+        ...
+
+    async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
+        """Count one change of these topics; on return every lookup anywhere finds older results stale."""
+        ...
+
+
+class MemoryStore:
+    """Entries up to a number of bytes; the least recently used make room."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+        self.largest = max_bytes
+        self._kept: TLRUCache[Key, _Kept] = TLRUCache(
+            max_bytes, ttu=_forget_at, timer=clock, getsizeof=itemgetter(1)
+        )
+
+    def __repr__(self) -> str:
+        entries, held = self.held
+        return f"<MemoryStore {entries} entries, {held} of {self.largest} bytes>"
+
+    @property
+    def held(self) -> tuple[int, int]:
+        return len(self._kept), int(self._kept.currsize)
+
+    def peek(self, key: Key) -> Entry | None:
+        try:
+            return self._kept[key][0]
+        except KeyError:
+            return None
+
+    async def get(self, key: Key) -> Entry | None:
+        return self.peek(key)
+
+    async def put(self, key: Key, entry: Entry) -> None:
+        cost = cost_of(key, entry)
+        if cost <= self.largest:
+            self._kept[key] = entry, cost
+
+    async def delete(self, key: Key) -> None:
+        self._kept.pop(key, None)
+
+
+class MemoryGenerations:
+    """The counts of a single process."""
+
+    def __init__(self, most_topics: int = _TOPICS) -> None:
+        self._most_topics = most_topics
+        self._histories: dict[UpstreamName, _History] = {}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} at {history.moment}" for name, history in self._histories.items())
+        return f"<MemoryGenerations [{counts}]>"
+
+    def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        history = self._histories.get(upstream)
+        return 0 if history is None else history.latest(topics)
+
+    async def latest(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        return self.peek(upstream, topics)
+
+    async def moment(self, upstream: UpstreamName) -> int:
+        history = self._histories.get(upstream)
+        return 0 if history is None else history.moment
+
+    async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
+        history = self._histories.setdefault(upstream, _History())
+        history.advance(topics, self._most_topics)
+
+
+class _History:
+    """One upstream's count, and the count at each topic's last change.
+
+    Of a forgotten topic only a bound is kept: it changed no later than `floor`. That is enough to be safe:
+    results from before the floor count as stale whether or not their own topic changed.
+    """
+
+    __slots__ = ("_changed", "_floor", "moment")
+
+    def __init__(self) -> None:
+        self.moment = 0
+        self._floor = 0
+        self._changed: OrderedDict[Topic, int] = OrderedDict()
+
+    def latest(self, topics: Iterable[Topic]) -> int:
+        changed, floor = self._changed, self._floor
+        return max(changed.get(topic, floor) for topic in topics)
+
+    def advance(self, topics: Iterable[Topic], most: int) -> None:
+        self.moment += 1
+        for topic in topics:
+            self._changed[topic] = self.moment
+            self._changed.move_to_end(topic)
+        while len(self._changed) > most:
+            _, forgotten = self._changed.popitem(last=False)
+            self._floor = forgotten
+
+
+def _forget_at(key: Key, kept: _Kept, now: float) -> float:
+    entry, _ = kept
+    return entry.received + entry.ttl + _LINGER
