@@ -1,0 +1,325 @@
+"""Builds one immutable Runtime from a Config by plain constructor calls, runs it, and drains it."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+
+from gateway.cache.flight import SingleFlight
+from gateway.cache.responses import ResponseCache
+from gateway.cache.stores import MemoryGenerations, MemoryStore
+from gateway.config import Config, Upstream, parse_address
+from gateway.core.catalogue import Catalogue
+from gateway.core.directory import Target
+from gateway.core.federation import Federation
+from gateway.core.pipeline import Pipeline
+from gateway.front.admin import AdminFront, Phase
+from gateway.front.http import FrontState, HttpFront
+from gateway.protocol.call import UpstreamName
+from gateway.protocol.jsonrpc import encode, text_of
+from gateway.support import logs
+from gateway.support.metrics import Metrics
+from gateway.support.seal import Seal
+from gateway.support.tasks import Background
+from gateway.upstream.pool import UpstreamPool
+
+log = logging.getLogger(__name__)
+
+VERSION = installed_version("mcp-caching-gateway")
+
+_CLOSING = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the gateway answers, as bound: port 0 in the configuration is a real port here."""
+
+    endpoints: tuple[str, ...]
+    admin: str | None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Everything one configuration needs; a request reads it once and lives its whole life on it."""
+
+    config: Config
+    metrics: Metrics
+    background: Background
+    stopping: asyncio.Event
+    pool: UpstreamPool
+    cache: ResponseCache
+    catalogue: Catalogue
+    pipelines: Mapping[str, Pipeline]
+    seal: Seal
+
+    async def start(self) -> None:
+        """Begin to reach the upstreams; does not wait for any of them."""
+        await self.pool.start()
+
+    async def close(self) -> None:
+        """End every connection and task."""
+        self.stopping.set()
+        await self.pool.close()
+        await self.background.close(_CLOSING)
+
+
+def build(config: Config, *, clock: Callable[[], float] = time.monotonic) -> Runtime:
+    """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files."""
+    metrics = Metrics(version=VERSION)
+    background = Background()
+    stopping = asyncio.Event()
+    seal = Seal([key.get_secret_value() for key in config.secrets.keys])
+    cache = ResponseCache(
+        MemoryStore(config.cache.memory, clock),
+        MemoryGenerations(),
+        SingleFlight(background),
+        metrics,
+        clock=clock,
+    )
+    pool = UpstreamPool(
+        {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
+        identity=config.identity,
+        version=VERSION,
+        limits=config.limits,
+        background=background,
+        metrics=metrics,
+        clock=clock,
+    )
+    catalogue = Catalogue(config, pool, cache, metrics, _settings(config, seal), clock=clock)
+    pool.on_change = catalogue.changed
+    server_info = _server_info(config)
+    pipelines = {
+        path: Pipeline(
+            Federation(path, config),
+            config,
+            pool=pool,
+            cache=cache,
+            catalogue=catalogue,
+            seal=seal,
+            metrics=metrics,
+            server_info=server_info,
+            stopping=stopping,
+            clock=clock,
+        )
+        for path in config.endpoints
+    }
+    return Runtime(config, metrics, background, stopping, pool, cache, catalogue, pipelines, seal)
+
+
+class Gateway:
+    """A running gateway: the Runtime and the two listeners in front of it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._state = FrontState(runtime.config, runtime.pipelines, runtime.seal)
+        self._front = HttpFront(
+            lambda: self._state,
+            runtime.metrics,
+            background=runtime.background,
+            stopping=runtime.stopping,
+        )
+        self._admin = AdminFront(
+            runtime.metrics, phase=self.phase, upstreams=self._upstreams, status=self.status
+        )
+        self._settled = asyncio.Event()
+        self._started = time.time()
+
+    async def start(self) -> Addresses:
+        """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had."""
+        runtime = self.runtime
+        admin: str | None = None
+        try:
+            if runtime.config.admin != "off":
+                at = parse_address(runtime.config.admin)
+                admin = _url(await self._admin.start(at.host, at.port))
+            at = parse_address(runtime.config.listen)
+            base = _url(await self._front.start(at.host, at.port))
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        await runtime.start()
+        runtime.background.start(self._settle(), name="settle")
+        return Addresses(tuple(base + path for path in runtime.config.endpoints), admin)
+
+    async def settled(self) -> None:
+        """Wait until every upstream was tried once, at most `startup_wait`."""
+        await self._settled.wait()
+
+    async def stop(self, grace: float) -> None:
+        """Drain: streams end gracefully, calls may finish until the grace is over (B50)."""
+        await self._front.drain(grace)
+        await self.runtime.close()
+        await self._admin.close()
+
+    def phase(self) -> Phase:
+        """Whether clients should be sent here."""
+        if self.runtime.stopping.is_set():
+            return "draining"
+        return "ready" if self._settled.is_set() else "starting"
+
+    def status(self) -> Mapping[str, object]:
+        """Return what /status.json says; it holds names and numbers, no address and no secret."""
+        runtime = self.runtime
+        entries, held = runtime.cache.held
+        return {
+            "version": VERSION,
+            "phase": self.phase(),
+            "started": self._started,
+            "endpoints": {
+                path: list(endpoint.upstreams or runtime.config.upstreams)
+                for path, endpoint in runtime.config.endpoints.items()
+            },
+            "upstreams": {
+                name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
+            },
+            "cache": {"entries": entries, "bytes": held},
+        }
+
+    def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:
+        status = self.runtime.pool.status(name)
+        return {
+            "state": status.state,
+            "era": status.era,
+            "version": status.version,
+            "error": None if status.last_error is None else status.last_error.value,
+            "active": status.active,
+            "seconds": round(time.monotonic() - status.since, 1),
+            **self.runtime.catalogue.report(name),
+        }
+
+    def _upstreams(self) -> Mapping[str, str]:
+        pool = self.runtime.pool
+        return {name: pool.status(UpstreamName(name)).state for name in self.runtime.config.upstreams}
+
+    async def _settle(self) -> None:
+        pool = self.runtime.pool
+        wait = self.runtime.config.startup_wait
+        tried = (pool.tried(UpstreamName(name), wait) for name in self.runtime.config.upstreams)
+        try:
+            async with asyncio.timeout(wait):
+                await asyncio.gather(*tried)
+        except TimeoutError:
+            late = [name for name, state in self._upstreams().items() if state == "starting"]
+            log.warning("no answer yet from %s; they are tried on", ", ".join(late))
+        finally:
+            self._settled.set()
+
+
+def serve(config: Config, *, ready: Callable[[Addresses], None] | None = None) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code; a second signal ends the process at once with 1.
+
+    `ready` is called once the addresses are bound. Raises OSError for an address that cannot be had.
+    """
+    logs.configure(config.log, secrets=_secrets(config))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config, ready))
+
+
+async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> int:
+    gateway = Gateway(build(config))
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if asked.is_set():
+            log.warning("second signal: ending now")
+            os._exit(1)
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    addresses = await gateway.start()
+    if ready is not None:
+        ready(addresses)
+    if not config.secrets.keys:
+        log.info("no secrets.keys: cursors are sealed with a random key and end with this process")
+    await asked.wait()
+    log.info("stopping: up to %gs for what is running", config.shutdown_grace)
+    await gateway.stop(config.shutdown_grace)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLine:
+    """One tool as clients of an endpoint see it, and where it comes from."""
+
+    name: str
+    upstream: str
+    original: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListing:
+    """The tools of an endpoint, and what kept others from being there."""
+
+    tools: tuple[ToolLine, ...]
+    problems: tuple[str, ...]
+
+
+async def list_tools(config: Config, endpoint: str) -> ToolListing:
+    """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere."""
+    runtime = build(config)
+    await runtime.start()
+    try:
+        seen, missing = await runtime.pipelines[endpoint].tools()
+    finally:
+        await runtime.close()
+    tools = (ToolLine(name, tool.upstream, tool.original, _description(tool)) for name, tool in seen.items())
+    return ToolListing(tuple(tools), tuple(missing))
+
+
+def _description(tool: Target) -> str:
+    raw = tool.item.members.get("description")
+    return text_of(raw) or ""
+
+
+def _settings(config: Config, seal: Seal) -> Mapping[UpstreamName, str]:
+    """Return what cache keys say of an upstream's settings: a keyed hash, for a credential is among them."""
+    return {
+        UpstreamName(name): seal.fingerprint(_spelled(upstream))
+        for name, upstream in config.upstreams.items()
+    }
+
+
+def _spelled(upstream: Upstream) -> str:
+    """Return what decides which answers an upstream gives: where it is and who asks, credential included."""
+    auth = upstream.auth
+    bearer = auth.bearer.get_secret_value() if auth.bearer is not None else None
+    headers = {name: secret.get_secret_value() for name, secret in auth.headers.items()}
+    return encode([upstream.url, auth.kind, bearer, sorted(headers.items())]).decode()
+
+
+def _secrets(config: Config) -> list[str]:
+    """Return every secret of the configuration, for the log to leave out."""
+    found = [key.get_secret_value() for key in config.secrets.keys]
+    for upstream in config.upstreams.values():
+        if upstream.auth.bearer is not None:
+            found.append(upstream.auth.bearer.get_secret_value())
+        found += [secret.get_secret_value() for secret in upstream.auth.headers.values()]
+    return found
+
+
+def _server_info(config: Config) -> bytes:
+    identity: dict[str, object] = {"name": config.identity.name, "version": VERSION}
+    if config.identity.title is not None:
+        identity["title"] = config.identity.title
+    return encode(identity)
+
+
+def _url(bound: list[tuple[str, int]]) -> str:
+    host, port = bound[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists: a call costs a third less there."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,314 @@
+"""Keeps what each upstream lists: every page through the cache, and the last known items beyond their ttl.
+
+Routing and header checks need to know a tool even when its list may no longer be served (C-13), so the
+items last seen are remembered per upstream and credential context, whatever their ttl was.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cachetools import LRUCache
+
+from gateway.cache.policy import Entry, Lookup, Rules
+from gateway.cache.responses import Cached, ResponseCache
+from gateway.config import Config
+from gateway.core.capabilities import Profile
+from gateway.core.lists import Item, Page, merge_pages, parse_page
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Change,
+    Emit,
+    Partition,
+    Principal,
+    Reason,
+    Request,
+    Scope,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Malformed, McpError, encode
+from gateway.protocol.methods import METHODS
+from gateway.support.metrics import Metrics
+from gateway.upstream.pool import UpstreamPool
+
+log = logging.getLogger(__name__)
+
+_FIRST_REST = 1.0
+_LONGEST_REST = 30.0
+_CONTEXTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf upstreams are asked: the principal, and the capability profile lists vary by (C-06)."""
+
+    principal: Principal
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """The items one upstream lists under one method; the same object for as long as the pages stay equal."""
+
+    items: tuple[Item, ...] = ()
+    by_key: Mapping[str, Item] = field(default_factory=dict)
+    pages: tuple[bytes, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
+
+
+NOTHING = Listing()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One upstream's share of a merged list: until when and to whom it may be served again."""
+
+    upstream: UpstreamName
+    listing: Listing
+    expires: float
+    scope: Scope
+    fresh: bool
+    """Whether every page came from the cache."""
+
+
+class Catalogue:
+    """Fetches and remembers the lists of all upstreams."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: UpstreamPool,
+        cache: ResponseCache,
+        metrics: Metrics,
+        settings: Mapping[UpstreamName, str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._cache = cache
+        self._metrics = metrics
+        self._clock = clock
+        self._rules = {UpstreamName(name): _rules(config, name) for name in config.upstreams}
+        self._settings = settings
+        self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
+        self._lacking: set[tuple[UpstreamName, str]] = set()
+        self._rests: dict[UpstreamName, tuple[float, float]] = {}
+
+    def known(self, name: UpstreamName, method: str, caller: Caller) -> Listing | None:
+        """Return what this upstream listed when last asked with the caller's credential there (A-47)."""
+        return self._known.get((name, method, self._context(name, caller)))
+
+    async def part(self, name: UpstreamName, method: str, caller: Caller) -> Part:
+        """Return one upstream's whole list, all pages, from the cache where it may answer.
+
+        Raises UpstreamUnavailable when the upstream is down, failed, or took longer than its list_timeout.
+        """
+        if (name, method) in self._lacking:
+            return Part(name, NOTHING, float("inf"), "public", True)
+        if not self._pool.available(name) or self._resting(name):
+            raise UpstreamUnavailable(name, Reason.DOWN)
+        limit = self._config.upstreams[name].list_timeout
+        try:
+            async with asyncio.timeout(limit):
+                part = await self._walk(name, method, caller)
+        except TimeoutError:
+            self._rest(name)
+            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s") from None
+        self._rests.pop(name, None)
+        return part
+
+    async def discover(self, name: UpstreamName, caller: Caller) -> Cached:
+        """Return what one upstream says it can do; raises as `part` does."""
+        limit = self._config.upstreams[name].list_timeout
+        if not self._pool.available(name):
+            raise UpstreamUnavailable(name, Reason.DOWN)
+        try:
+            async with asyncio.timeout(limit):
+                request = self._request(name, "server/discover", caller)
+                lookup = self._lookup(name, "server/discover", caller, None)
+                return await self._cache.get(lookup, lambda: self._pool.call(name, request))
+        except TimeoutError:
+            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"discover: list_timeout {limit:g}s") from None
+
+    async def read(
+        self, name: UpstreamName, uri: str, caller: Caller, request: Request, emit: Emit
+    ) -> Cached:
+        """Return one resource under its upstream's own URI; notices go to whoever made the request (C-34)."""
+        lookup = self._lookup(name, "resources/read", caller, uri)
+        return await self._cache.get(lookup, lambda: self._pool.call(name, request, emit))
+
+    def forwarded(self, name: UpstreamName, principal: Principal) -> str | None:
+        """Return the caller's own Authorization where the operator lets this upstream have it (Z-09)."""
+        forward = self._config.upstreams[name].auth.kind == "forward"
+        return principal.authorization if forward else None
+
+    async def forget(self, name: UpstreamName, method: str, cause: str) -> None:
+        """Drop what is cached of one upstream's list."""
+        await self._cache.invalidate(Change(name, method, cause=cause))
+
+    async def changed(self, change: Change) -> None:
+        """Drop what an upstream's change made stale; after a reconnect anything may be different (C-30)."""
+        if change.method is None:
+            self._lacking = {pair for pair in self._lacking if pair[0] != change.upstream}
+        await self._cache.invalidate(change)
+
+    def report(self, name: UpstreamName) -> Mapping[str, object]:
+        """Return what is known of an upstream's lists, for the status: item counts, and what was left out."""
+        listed = {key: len(listing.items) for key, listing in self._listings(name)}
+        excluded = [
+            {"list": method, "item": item, "reason": reason}
+            for method, listing in self._listings(name)
+            for item, reason in listing.excluded
+        ]
+        return {"listed": listed, "excluded": excluded}
+
+    def _listings(self, name: UpstreamName) -> Iterator[tuple[str, Listing]]:
+        for (upstream, method, context), listing in self._known.items():
+            if upstream == name and context is None:
+                yield method, listing
+
+    async def _walk(self, name: UpstreamName, method: str, caller: Caller) -> Part:
+        entries: list[Entry] = []
+        pages: list[Page] = []
+        seen: set[str] = set()
+        cursor: str | None = None
+        fresh = True
+        restarted = False
+        limits = self._config.limits
+        while True:
+            try:
+                cached = await self._page(name, method, cursor, caller)
+            except McpError as error:
+                if cursor is None and error.code == METHOD_NOT_FOUND:
+                    # Declared, but not served: it counts as empty until the upstream restarts (B48).
+                    log.warning("upstream %s does not serve %s, which it declared", name, method)
+                    self._lacking.add((name, method))
+                    return Part(name, NOTHING, float("inf"), "public", True)
+                if cursor is None or restarted or error.code != INVALID_PARAMS:
+                    raise
+                await self._cache.invalidate(Change(name, method, cause="cursor"))  # C-26
+                entries, pages, seen, cursor, restarted = [], [], set(), None, True
+                continue
+            fresh = fresh and cached.source == "hit"
+            page = _page(name, method, cached.entry)
+            entries.append(cached.entry)
+            pages.append(page)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            if cursor in seen or len(pages) >= limits.list_pages:
+                log.warning(
+                    "upstream %s repeats a cursor of %s: stopped after %d pages", name, method, len(pages)
+                )
+                break
+            if sum(len(page.items) for page in pages) >= self._config.limits.list_items:
+                log.warning(
+                    "upstream %s lists over %d items: the rest is left out",
+                    name,
+                    self._config.limits.list_items,
+                )
+                break
+            seen.add(cursor)
+        return await self._part(name, method, caller, entries, pages, fresh)
+
+    async def _part(
+        self,
+        name: UpstreamName,
+        method: str,
+        caller: Caller,
+        entries: list[Entry],
+        pages: list[Page],
+        fresh: bool,
+    ) -> Part:
+        scope: Scope = "public" if all(entry.scope == "public" for entry in entries) else "private"
+        if scope == "private" and any(entry.scope == "public" for entry in entries):
+            await self._cache.purge_public(self._lookup(name, method, caller, None))  # C-23
+        key = (name, method, self._context(name, caller))
+        bodies = tuple(entry.result for entry in entries)
+        listing = self._known.get(key)
+        if listing is None or listing.pages != bodies:
+            listing = self._learn(name, method, pages, bodies)
+            self._known[key] = listing
+        return Part(name, listing, min(entry.received + entry.ttl for entry in entries), scope, fresh)
+
+    def _learn(
+        self, name: UpstreamName, method: str, pages: list[Page], bodies: tuple[bytes, ...]
+    ) -> Listing:
+        items = merge_pages(pages)
+        excluded = tuple(pair for page in pages for pair in page.excluded)
+        for item, reason in excluded:
+            log.warning("upstream %s: %s left out of %s: %s", name, item, method, reason)
+        self._metrics.catalogue(name, METHODS[method].items or "", len(items))
+        if method == "tools/list":
+            self._metrics.excluded_tools(name, len(excluded))
+        return Listing(items, {item.key: item for item in items}, bodies, excluded)
+
+    async def _page(self, name: UpstreamName, method: str, cursor: str | None, caller: Caller) -> Cached:
+        params: dict[str, Json] = {} if cursor is None else {"cursor": encode(cursor)}
+        request = self._request(name, method, caller, params)
+        lookup = self._lookup(name, method, caller, cursor)
+        return await self._cache.get(lookup, lambda: self._pool.call(name, request))
+
+    def _request(
+        self, name: UpstreamName, method: str, caller: Caller, params: Mapping[str, Json] | None = None
+    ) -> Request:
+        return Request(
+            method,
+            params or {},
+            capabilities=caller.profile.capabilities,
+            authorization=self.forwarded(name, caller.principal),
+        )
+
+    def _lookup(self, name: UpstreamName, method: str, caller: Caller, target: str | None) -> Lookup:
+        return Lookup(
+            upstream=name,
+            settings=self._settings[name],
+            method=method,
+            target=target,
+            profile=caller.profile.digest,
+            version=MODERN_VERSION,
+            partition=caller.principal.partition,
+            rules=self._rules[name],
+        )
+
+    def _context(self, name: UpstreamName, caller: Caller) -> Partition | None:
+        """The credential this upstream sees: the caller's own with `forward`, else one for everybody."""
+        if self._config.upstreams[name].auth.kind == "forward":
+            return caller.principal.partition
+        return None
+
+    def _resting(self, name: UpstreamName) -> bool:
+        rest = self._rests.get(name)
+        return rest is not None and self._clock() < rest[0]
+
+    def _rest(self, name: UpstreamName) -> None:
+        """Leave an upstream that hangs out of lists for a while: it must not slow every one of them (B01)."""
+        delay = min(self._rests.get(name, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
+        self._rests[name] = (self._clock() + delay, delay)
+
+
+def _page(name: UpstreamName, method: str, entry: Entry) -> Page:
+    page = entry.derived.get("page")
+    if not isinstance(page, Page):
+        try:
+            page = parse_page(method, entry.result)
+        except Malformed as error:
+            raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
+        entry.derived["page"] = page
+    return page
+
+
+def _rules(config: Config, name: str) -> Rules:
+    cache = config.upstreams[name].cache
+    ceiling = config.cache.max_ttl if cache.max_ttl is None else min(cache.max_ttl, config.cache.max_ttl)
+    return Rules(
+        share_public=cache.share_public,
+        min_ttl=cache.min_ttl,
+        max_ttl=ceiling,
+        scope=cache.scope,
+        single_tenant=config.cache.single_tenant,
+    )

@@ -1,0 +1,217 @@
+"""Finds the upstream behind a name or URI, reading the lists that could tell where none is known yet."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cachetools import LRUCache
+
+from gateway.config import Config
+from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
+from gateway.core.discover import offers
+from gateway.core.federation import Federation
+from gateway.core.lists import Item
+from gateway.core.router import UriTable
+from gateway.protocol.call import SERVED_VERSIONS, Challenge, Partition, UpstreamName, UpstreamUnavailable
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, McpError
+from gateway.protocol.methods import LEGACY_METHODS, METHODS, Method
+from gateway.upstream.pool import UpstreamPool
+
+Key = TypeVar("Key")
+T = TypeVar("T")
+Failures = list[tuple[Key, Exception]]
+
+_RESOURCE_LISTS = ("resources/list", "resources/templates/list")
+_PROVENANCE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a name led to: the upstream, its own name for it, and the item it listed."""
+
+    upstream: UpstreamName
+    original: str
+    item: Item
+
+
+class Directory:
+    """Knows where the names and URIs of one endpoint lead."""
+
+    def __init__(
+        self, federation: Federation, config: Config, pool: UpstreamPool, catalogue: Catalogue
+    ) -> None:
+        self._federation = federation
+        self._config = config
+        self._pool = pool
+        self._catalogue = catalogue
+        self._renamed = frozenset(config.endpoints[federation.endpoint].tools.rename.values())
+        self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
+
+    # Who offers what
+
+    async def check_offered(self, method: str, row: Method) -> None:
+        """Raise unless some upstream offers what the method needs (S-28); waits for their first answers."""
+        if row.capability is None:
+            return
+        untried = [
+            name for name in self._federation.namespaces if self._pool.status(name).state == "starting"
+        ]
+        if untried:
+            waits = (self._pool.tried(name, self._config.upstreams[name].list_timeout) for name in untried)
+            await asyncio.gather(*waits)
+        known = False
+        for name in self._federation.namespaces:
+            discovered = self._pool.status(name).discovered
+            if discovered is not None:
+                known = True
+                if offers(discovered.capabilities, row.capability):
+                    return
+        if known:
+            raise not_served(method)
+        raise McpError(INTERNAL_ERROR, "no upstream is available")
+
+    def may_offer(self, name: UpstreamName, row: Method) -> bool:
+        """Whether an upstream declared what the method needs, or has not said yet (B48)."""
+        discovered = self._pool.status(name).discovered
+        return row.capability is None or discovered is None or offers(discovered.capabilities, row.capability)
+
+    async def ask_all(
+        self, keys: Iterable[Key], ask: Callable[[Key], Awaitable[T]]
+    ) -> tuple[dict[Key, T], Failures[Key]]:
+        """Ask for all keys at once; return the answers, and the failures that are an upstream's."""
+        asked = list(keys)
+        if len(asked) == 1:
+            outcomes: list[T | BaseException] = [await _outcome(ask(asked[0]))]
+        else:
+            outcomes = list(await asyncio.gather(*map(ask, asked), return_exceptions=True))
+        answers: dict[Key, T] = {}
+        failures: Failures[Key] = []
+        for key, outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, (UpstreamUnavailable, McpError, Challenge)):
+                failures.append((key, outcome))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                answers[key] = outcome
+        return answers, failures
+
+    def known(
+        self, method: str, caller: Caller, newer: Mapping[UpstreamName, Listing] | None = None
+    ) -> dict[UpstreamName, Listing]:
+        """Return what every upstream was last seen to list; `newer` goes before."""
+        known: dict[UpstreamName, Listing] = {}
+        for name in self._federation.namespaces:
+            listing = newer.get(name) if newer else None
+            listing = listing or self._catalogue.known(name, method, caller)
+            if listing is not None:
+                known[name] = listing
+        return known
+
+    # Names
+
+    async def find(self, method: str, exposed: str, caller: Caller) -> Target:
+        """Return whose name this is, from what was last listed; lists that may hold it are read if need be.
+
+        Raises McpError for a name nobody has, the upstream's failure when its owner cannot be asked.
+        """
+        target = self._resolve(method, exposed, caller)
+        if target is not None:
+            return target
+        row = METHODS[method]
+        candidates = [name for name in self._candidates(exposed) if self.may_offer(name, row)]
+        _, failures = await self.ask_all(candidates, lambda name: self._catalogue.part(name, method, caller))
+        target = self._resolve(method, exposed, caller)
+        if target is not None:
+            return target
+        for name, error in failures:
+            if self._catalogue.known(name, method, caller) is None:
+                raise error
+        kind = "tool" if method == "tools/list" else "prompt"
+        raise McpError(INVALID_PARAMS, f"Unknown {kind}: {exposed[:128]}")
+
+    async def reread(self, method: str, exposed: str, caller: Caller) -> Target:
+        """Return the target as its upstream lists it now, whatever the cache holds (U-20)."""
+        target = await self.find(method, exposed, caller)
+        await self._catalogue.forget(target.upstream, method, "schema")
+        await self._catalogue.part(target.upstream, method, caller)
+        return await self.find(method, exposed, caller)
+
+    def _resolve(self, method: str, exposed: str, caller: Caller) -> Target | None:
+        listings = self.known(method, caller)
+        names = self._federation.merged(method, listings).names
+        found = None if names is None else names.resolve(exposed)
+        if found is None:
+            return None
+        upstream, original = found
+        return Target(upstream, original, listings[upstream].by_key[original])
+
+    def targets(self, method: str, caller: Caller) -> dict[str, Target]:
+        """Return every name of what was last listed."""
+        names = self._federation.merged(method, self.known(method, caller)).names or ()
+        return {name: target for name in names if (target := self._resolve(method, name, caller)) is not None}
+
+    def _candidates(self, exposed: str) -> list[UpstreamName]:
+        """Return the upstreams whose exposed names may look like this one; a prefix is never cut off one."""
+        if exposed in self._renamed:
+            return list(self._federation.namespaces)
+        return [
+            name
+            for name in self._federation.namespaces
+            if exposed.startswith(self._federation.name_prefix(name))
+        ]
+
+    # URIs
+
+    async def owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
+        """Return whose URI this is and how its upstream spells it, None when nobody could own it (F-11)."""
+        table = await self._uris(uri, caller)
+        seen = self._seen.get((caller.principal.partition, uri))
+        return table.resolve(uri, seen=None if seen is None else {uri: seen})
+
+    async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:
+        """Return whose template, or URI, this is (F-34)."""
+        return (await self._uris(template, caller)).resolve_template(template)
+
+    def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
+        """Remember whose result showed this caller a URI that carries no prefix (F-11)."""
+        self._seen[partition, uri] = upstream
+
+    async def _uris(self, uri: str, caller: Caller) -> UriTable:
+        row = METHODS["resources/read"]
+        offering = [name for name in self._federation.namespaces if self.may_offer(name, row)]
+        await self._read_lists(uri, offering, caller)
+        resources, templates = (
+            {name: self._catalogue.known(name, method, caller) or NOTHING for name in offering}
+            for method in _RESOURCE_LISTS
+        )
+        return self._federation.uris(resources, templates)
+
+    async def _read_lists(self, uri: str, offering: list[UpstreamName], caller: Caller) -> None:
+        """Read the lists that were never read, where more than one upstream could own the URI."""
+        spaces = self._federation.namespaces
+        claiming = [name for name in offering if spaces[name].original_uri(uri) is not None]
+        if len(claiming) < 2:
+            return
+        unread = [
+            (name, method)
+            for name in claiming
+            for method in _RESOURCE_LISTS
+            if self._catalogue.known(name, method, caller) is None
+        ]
+        await self.ask_all(unread, lambda pair: self._catalogue.part(pair[0], pair[1], caller))
+
+
+def not_served(method: str) -> McpError:
+    """Return the error for a method nobody serves here; one for `initialize` names the versions (S-03)."""
+    message = "Method not found"
+    if method in LEGACY_METHODS:
+        message = f"Method not found: this server speaks {', '.join(SERVED_VERSIONS)}"
+    return McpError.with_data(METHOD_NOT_FOUND, message, method[:128])
+
+
+async def _outcome(answer: Awaitable[T]) -> T | BaseException:
+    try:
+        return await answer
+    except (UpstreamUnavailable, McpError, Challenge) as error:
+        return error

@@ -1,0 +1,120 @@
+"""What the clients of one endpoint see of its upstreams' lists: names, items and URIs, made once per parts.
+
+Nothing here waits or decides who may be asked: listings go in, tables and joined items come out. Equal
+listings are the same objects, so that a join is made once for as long as no part of it changes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TypeVar
+
+from cachetools import LRUCache
+
+from gateway.config import Config
+from gateway.core.catalogue import NOTHING, Listing
+from gateway.core.lists import expose_items, join_parts
+from gateway.core.router import Namespace, NameTable, Shelf, UriTable
+from gateway.protocol.call import UpstreamName
+
+Made = TypeVar("Made")
+
+_NAMED = frozenset({"tools/list", "prompts/list"})
+_REMEMBERED = 128
+_SELECTIONS = 8
+
+
+class Merged:
+    """One method's lists of several upstreams as one; what is not asked for is not made."""
+
+    def __init__(
+        self, method: str, parts: Sequence[tuple[Namespace, Listing]], names: NameTable | None
+    ) -> None:
+        self._method = method
+        self._parts = parts
+        self._exposed: dict[frozenset[UpstreamName], tuple[bytes, ...]] = {}
+        self.names = names
+
+    def items_of(self, shown: Set[UpstreamName]) -> tuple[bytes, ...]:
+        """Return the visible items of these upstreams under their exposed names, in configuration order."""
+        key = frozenset(shown)
+        if key not in self._exposed:
+            if len(self._exposed) >= _SELECTIONS:
+                self._exposed.clear()
+            self._exposed[key] = join_parts(
+                expose_items(self._method, listing.items, namespace=namespace, names=self.names)
+                for namespace, listing in self._parts
+                if namespace.upstream in shown
+            )
+        return self._exposed[key]
+
+
+class Federation:
+    """The namespaces and rules of one endpoint."""
+
+    def __init__(self, endpoint: str, config: Config) -> None:
+        served = config.endpoints[endpoint]
+        names = config.upstreams if served.upstreams is None else served.upstreams
+        self.endpoint = endpoint
+        self.namespaces: Mapping[UpstreamName, Namespace] = {
+            UpstreamName(name): Namespace(
+                UpstreamName(name),
+                config.upstreams[name].prefix,
+                config.names.separator,
+                config.names.max_length,
+                config.names.charset,
+            )
+            for name in names
+        }
+        self._upstream_rules = {name: config.upstreams[name].tools for name in self.namespaces}
+        self._endpoint_rules = served.tools
+        self._made: LRUCache[tuple[object, ...], tuple[tuple[Listing, ...], object]] = LRUCache(_REMEMBERED)
+
+    def __repr__(self) -> str:
+        return f"<Federation {self.endpoint}: {', '.join(self.namespaces)}>"
+
+    def name_prefix(self, name: UpstreamName) -> str:
+        """Return what every exposed name of this upstream starts with; names are cut behind it only."""
+        space = self.namespaces[name]
+        return space.prefix + space.separator if space.prefix else ""
+
+    def merged(self, method: str, listings: Mapping[UpstreamName, Listing]) -> Merged:
+        """Return the lists of one method as one."""
+        parts = [(space, listings.get(name, NOTHING)) for name, space in self.namespaces.items()]
+        return self._once((method,), [listing for _, listing in parts], lambda: self._merge(method, parts))
+
+    def uris(
+        self, resources: Mapping[UpstreamName, Listing], templates: Mapping[UpstreamName, Listing]
+    ) -> UriTable:
+        """Return where URIs lead, given what the upstreams that have resources list."""
+        shelves = [
+            (self.namespaces[name], listing, templates.get(name, NOTHING))
+            for name, listing in resources.items()
+        ]
+        used = [listing for _, *both in shelves for listing in both]
+        key = ("uris", *resources)
+        return self._once(
+            key,
+            used,
+            lambda: UriTable(
+                Shelf(space, listed.by_key.keys(), tuple(templated.by_key))
+                for space, listed, templated in shelves
+            ),
+        )
+
+    def _merge(self, method: str, parts: Sequence[tuple[Namespace, Listing]]) -> Merged:
+        if method not in _NAMED:
+            return Merged(method, parts, None)
+        tools = method == "tools/list"
+        names = NameTable(
+            ((space, listing.by_key) for space, listing in parts),
+            upstream_rules=self._upstream_rules if tools else None,
+            endpoint_rules=self._endpoint_rules if tools else None,
+        )
+        return Merged(method, parts, names)
+
+    def _once(self, key: tuple[object, ...], used: Sequence[Listing], make: Callable[[], Made]) -> Made:
+        """Return what was made of these very listings before; they are kept, so that no id is used twice."""
+        whole = (*key, *map(id, used))
+        remembered = self._made.get(whole)
+        if remembered is None:
+            remembered = self._made[whole] = (tuple(used), make())
+        return remembered[1]  # type: ignore[return-value]  # the key names what `make` returns

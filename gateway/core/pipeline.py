@@ -1,0 +1,571 @@
+"""The single door: a checked call goes in, an answer comes out, whatever upstreams and cache it took.
+
+One Pipeline serves one endpoint. It plans with the pure router and lists, asks upstreams through the
+cache where the table of methods allows it, and dresses results so that no trace of an upstream is left.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, assert_never
+
+from cachetools import LRUCache, TTLCache
+
+from gateway.cache.responses import Cached, ResponseCache
+from gateway.config import Config
+from gateway.core import discover
+from gateway.core.capabilities import TASKS, Profile, list_profile, relayable, undeclared
+from gateway.core.catalogue import Caller, Catalogue, Part
+from gateway.core.directory import Directory, Failures, Target, not_served
+from gateway.core.federation import Federation
+from gateway.core.lists import Cursor, View, decode_cursor, encode_cursor
+from gateway.core.results import (
+    Dressed,
+    InputRequired,
+    InvalidResult,
+    completion_target,
+    dress_error,
+    dress_notice,
+    made,
+    normalise,
+    refuse_input,
+    rewrite_params,
+)
+from gateway.core.router import Namespace, uri_problem
+from gateway.core.views import Views, Whole
+from gateway.protocol.call import (
+    META_SUBSCRIPTION_ID,
+    SERVED_VERSIONS,
+    Answer,
+    Call,
+    Challenge,
+    Emit,
+    Notice,
+    Partition,
+    Principal,
+    Reason,
+    Request,
+    Scope,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    Json,
+    Malformed,
+    McpError,
+    Members,
+    encode,
+    is_null,
+    join,
+    text_of,
+    value,
+)
+from gateway.protocol.methods import METHODS, Method
+from gateway.protocol.modern import check_param_headers
+from gateway.protocol.trace import upward
+from gateway.support.metrics import Metrics
+from gateway.support.seal import Seal, SealBroken
+from gateway.upstream.pool import StaleSchema, UpstreamPool
+
+_CURSOR_TTL = 600.0
+_SNAPSHOTS = 256
+_INSTRUCTIONS = 32 * 1024
+_PROFILES = 1024
+_LONGEST_PROFILE = 4096
+
+_MERGED = "*"
+"""The metrics' upstream label of an answer joined from all of them."""
+
+_MISSING_META = "mcp-gateway/missingUpstreams"
+_EVERYBODY = Partition("everybody")
+_LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
+
+
+class Pipeline:
+    """Serves one endpoint; lives as long as the Runtime it belongs to."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        config: Config,
+        *,
+        pool: UpstreamPool,
+        cache: ResponseCache,
+        catalogue: Catalogue,
+        seal: Seal,
+        metrics: Metrics,
+        server_info: bytes,
+        stopping: asyncio.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._federation = federation
+        self._config = config
+        self._pool = pool
+        self._cache = cache
+        self._catalogue = catalogue
+        self._directory = Directory(federation, config, pool, catalogue)
+        self._seal = seal
+        self._metrics = metrics
+        self._server_info = server_info
+        self._stopping = stopping
+        self._clock = clock
+        self._views = Views(max(config.cache.memory // 4, 2**20), clock)
+        self._profiles: LRUCache[bytes, Profile] = LRUCache(_PROFILES)
+        self._snapshots: TTLCache[bytes, View] = TTLCache(_SNAPSHOTS, _CURSOR_TTL, timer=clock)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self._federation.endpoint}: {', '.join(self._federation.namespaces)}>"
+
+    async def handle(self, call: Call, principal: Principal, emit: Emit) -> Answer:
+        """Return the answer to any request but a listen.
+
+        Raises McpError for what the client should be told, UpstreamUnavailable for an upstream that did not
+        answer, and Challenge for one that refused the caller's own credential.
+        """
+        row = METHODS.get(call.method)
+        if row is None:
+            raise not_served(call.method)
+        match row.kind:
+            case "discover":
+                return await self._discover(call, principal)
+            case "list":
+                return await self._list(call, row, principal)
+            case "named":
+                return await self._named(call, row, principal, emit)
+            case "read":
+                return await self._read(call, row, principal, emit)
+            case "complete":
+                return await self._complete(call, row, principal, emit)
+            case "listen":
+                return await self.listen(call, principal, emit)
+            case kind:
+                assert_never(kind)
+
+    async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
+        """Acknowledge a subscription and hold it open until the gateway stops.
+
+        Nothing is honoured yet, which the acknowledgement says: an empty subset is legal, an error would end
+        clients that open a listen while they connect (L-04, L-08).
+        """
+        _check_filter(call)
+        meta: Members = {META_SUBSCRIPTION_ID: call.id}
+        acknowledged = {"_meta": join(meta), "notifications": b"{}"}
+        await emit(Notice("notifications/subscriptions/acknowledged", acknowledged))
+        await self._stopping.wait()
+        # The id belongs to the gateway here, so it goes past the filter for what upstreams write (L-10).
+        ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
+        return Answer(ended.segments())
+
+    async def tools(self) -> tuple[dict[str, Target], list[str]]:
+        """Return the tools a caller without a credential is shown, by exposed name, and what was missing."""
+        row = METHODS["tools/list"]
+        caller = Caller(Principal(), list_profile(b"{}"))
+        await self._directory.check_offered("tools/list", row)
+        parts, failures = await self._gather("tools/list", row, caller)
+        shown = {part.upstream for part in parts}
+        targets = self._directory.targets("tools/list", caller)
+        problems = [str(error) for _, error in failures]
+        problems += [
+            f"upstream {part.upstream}: {item} left out: {reason}"
+            for part in parts
+            for item, reason in part.listing.excluded
+        ]
+        return {name: target for name, target in targets.items() if target.upstream in shown}, problems
+
+    # What all upstreams say together
+
+    async def _discover(self, call: Call, principal: Principal) -> Answer:
+        caller = self._caller(call, principal)
+        remembered = self._remembered(call.method, caller)
+        if remembered is not None:
+            return remembered
+        epoch = self._cache.epoch
+        names = list(self._federation.namespaces)
+        answers, failures = await self._directory.ask_all(
+            names, lambda name: self._catalogue.discover(name, caller)
+        )
+        parts = [
+            discover.Part(name, self._federation.name_prefix(name), result)
+            for name in names
+            if (result := self._said(name, answers.get(name))) is not None
+        ]
+        if not parts:
+            raise _all_failed(call.method, failures)
+        merged = discover.merge(parts, listens=False, max_instructions=_INSTRUCTIONS)
+        expires, scope = _least(
+            ((cached.entry.received + cached.entry.ttl, cached.entry.scope) for cached in answers.values()),
+            partial=bool(failures),
+        )
+        dressed = self._joined(call.method, merged.members(SERVED_VERSIONS), failures)
+        return self._whole(call.method, caller, Whole(dressed, expires, scope, epoch), "miss")
+
+    def _said(self, name: UpstreamName, cached: Cached | None) -> Json | None:
+        """Return what an upstream says it can do, its last known word when it is down (B48)."""
+        if cached is not None:
+            return cached.entry.result
+        known = self._pool.status(name).discovered
+        return None if known is None else known.result
+
+    async def _list(self, call: Call, row: Method, principal: Principal) -> Answer:
+        caller = self._caller(call, principal)
+        cursor = self._open_cursor(call, principal)
+        if cursor is None:
+            remembered = self._remembered(call.method, caller)
+            if remembered is not None:
+                return remembered
+        await self._directory.check_offered(call.method, row)
+        snapshot = None if cursor is None else self._snapshots.get(cursor.digest)
+        if cursor is not None and snapshot is not None:
+            return self._page(call, row, snapshot, principal, cursor.offset)
+        epoch = self._cache.epoch
+        parts, failures = await self._gather(call.method, row, caller)
+        view = self._view(call.method, caller, parts, failures)
+        if cursor is not None:
+            if view.digest != cursor.digest:
+                raise McpError(INVALID_PARAMS, "cursor: the list has changed since, start again without it")
+            return self._page(call, row, view, principal, cursor.offset)
+        if len(view.items) > self._config.limits.page_size:
+            return self._page(call, row, view, principal, 0)
+        dressed = self._joined(call.method, {row.items or "": view.body}, failures)
+        source: Literal["hit", "miss"] = "hit" if all(part.fresh for part in parts) else "miss"
+        return self._whole(call.method, caller, Whole(dressed, view.expires, view.scope, epoch), source)
+
+    async def _gather(
+        self, method: str, row: Method, caller: Caller
+    ) -> tuple[list[Part], Failures[UpstreamName]]:
+        """Ask every upstream that may have something to list, all at once (B01)."""
+        names = [name for name in self._federation.namespaces if self._directory.may_offer(name, row)]
+        answers, failures = await self._directory.ask_all(
+            names, lambda name: self._catalogue.part(name, method, caller)
+        )
+        if failures and not answers:
+            raise _all_failed(method, failures)
+        return [answers[name] for name in names if name in answers], failures
+
+    def _view(
+        self, method: str, caller: Caller, parts: Sequence[Part], failures: Failures[UpstreamName]
+    ) -> View:
+        shown = {part.upstream: part.listing for part in parts}
+        # The names of a missing upstream stay reserved while its items are not shown (B09, C-28).
+        known = self._directory.known(method, caller, shown)
+        merged = self._federation.merged(method, known)
+        expires, scope = _least(((part.expires, part.scope) for part in parts), partial=bool(failures))
+        return View(method, merged.items_of(shown.keys()), scope, expires)
+
+    def _page(self, call: Call, row: Method, view: View, principal: Principal, offset: int) -> Answer:
+        """Return one page of a list too long for one answer; every page carries the whole's scope (C-23)."""
+        body, following = view.slice(offset, self._config.limits.page_size)
+        members: dict[str, Json] = {row.items or "": body}
+        if following is not None:
+            self._snapshots[view.digest] = view
+            cursor = encode_cursor(Cursor(call.method, following, view.digest, self._federation.endpoint))
+            token = self._seal.seal("cursor", cursor, bound_to=_bound(principal), ttl=_CURSOR_TTL)
+            members["nextCursor"] = encode(token)
+        dressed = made(call.method, members, server_info=self._server_info)
+        return Answer(dressed.segments(_remaining_ms(view.expires, self._clock()), view.scope), "miss")
+
+    def _open_cursor(self, call: Call, principal: Principal) -> Cursor | None:
+        raw = call.params.get("cursor")
+        if is_null(raw):
+            return None
+        token = text_of(raw)
+        try:
+            if token is None:
+                raise Malformed("not a string")
+            cursor = decode_cursor(self._seal.open("cursor", token, bound_to=_bound(principal)))
+        except (SealBroken, Malformed):
+            raise McpError(INVALID_PARAMS, "cursor: not one of ours, or too old") from None
+        if (cursor.method, cursor.endpoint) != (call.method, self._federation.endpoint):
+            raise McpError(INVALID_PARAMS, "cursor: it belongs to another list")
+        return cursor
+
+    def _joined(self, method: str, members: Members, failures: Failures[UpstreamName]) -> Dressed:
+        if failures:
+            missing: Members = {_MISSING_META: encode(sorted(name for name, _ in failures))}
+            members = {**members, "_meta": join(missing)}
+        return made(method, members, server_info=self._server_info)
+
+    def _remembered(self, method: str, caller: Caller) -> Answer | None:
+        whole = self._views.get(method, caller.profile.digest, caller.principal.partition, self._cache.epoch)
+        if whole is None:
+            return None
+        self._metrics.cache_lookup(_MERGED, method, "hit", "fresh")
+        return self._served(whole, "hit")
+
+    def _whole(self, method: str, caller: Caller, whole: Whole, source: Literal["hit", "miss"]) -> Answer:
+        self._views.put(method, caller.profile.digest, self._owner(caller), whole, self._cache.epoch)
+        return self._served(whole, source)
+
+    def _owner(self, caller: Caller) -> Partition | None:
+        """Return whom a private answer may be given to again; without a credential nobody, or all (C-19)."""
+        if caller.principal.partition is None and self._config.cache.single_tenant:
+            return _EVERYBODY
+        return caller.principal.partition
+
+    def _served(self, whole: Whole, source: Literal["hit", "miss"]) -> Answer:
+        ttl_ms = _remaining_ms(whole.expires, self._clock())
+        return Answer(whole.dressed.segments(ttl_ms, whole.scope), source)
+
+    # What one upstream answers
+
+    async def _named(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
+        name = _string(call, "name")
+        arguments = call.params.get("arguments")
+        if arguments is not None and not is_null(arguments) and bytes(memoryview(arguments)[:1]) != b"{":
+            raise McpError(INVALID_PARAMS, "arguments must be an object")
+        await self._directory.check_offered(call.method, row)
+        caller = self._caller(call, principal)
+        list_method = _LISTED_BY[call.method]
+        target = await self._directory.find(list_method, name, caller)
+        _check_headers(call, target)
+        try:
+            return await self._addressed(call, principal, emit, target.upstream, target.original, target)
+        except StaleSchema:
+            target = await self._directory.reread(list_method, name, caller)
+        try:
+            return await self._addressed(call, principal, emit, target.upstream, target.original, target)
+        except StaleSchema:
+            raise UpstreamUnavailable(
+                target.upstream, Reason.PROTOCOL, "it refuses the headers that its own schema asks for"
+            ) from None
+
+    async def _read(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
+        uri = _string(call, "uri")
+        problem = uri_problem(uri)
+        if problem is not None:
+            raise McpError(INVALID_PARAMS, f"uri: {problem}")
+        await self._directory.check_offered(call.method, row)
+        caller = self._caller(call, principal)
+        found = await self._directory.owner(uri, caller)
+        if found is None:
+            raise _no_resource(uri)
+        upstream, original = found
+        try:
+            if "requestState" in call.params or "inputResponses" in call.params:
+                return await self._addressed(call, principal, emit, upstream, original)  # C-03
+            return await self._cached_read(call, caller, emit, upstream, original)
+        except McpError as error:
+            if error.code == INVALID_PARAMS and is_null(error.data):
+                # The URI is the only thing a read names, and clients look for it there (F-16).
+                raise McpError.with_data(INVALID_PARAMS, error.message, {"uri": uri}) from None
+            raise
+
+    async def _cached_read(
+        self, call: Call, caller: Caller, emit: Emit, upstream: UpstreamName, original: str
+    ) -> Answer:
+        request = self._request(call, caller.principal, upstream, original, caller.profile.capabilities)
+        try:
+            cached = await self._catalogue.read(
+                upstream, original, caller, request, self._relay(call, upstream, emit)
+            )
+        except McpError as error:
+            raise self._outward(error, upstream, call) from None
+        key = f"read {self._federation.endpoint}"
+        dressed = cached.entry.derived.get(key)
+        if not isinstance(dressed, Dressed):
+            dressed = self._normalised(call, caller.principal, upstream, cached.entry.result)
+            cached.entry.derived[key] = dressed
+        segments = dressed.segments(cached.entry.remaining_ms(self._clock()), cached.entry.scope)
+        return Answer(segments, cached.source)
+
+    async def _complete(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
+        kind, wanted = completion_target(call.params)
+        await self._directory.check_offered(call.method, row)
+        caller = self._caller(call, principal)
+        if kind == "ref/prompt":
+            target = await self._directory.find("prompts/list", wanted, caller)
+            owner: tuple[UpstreamName, str] | None = (target.upstream, target.original)
+        else:
+            owner = await self._directory.template_owner(wanted, caller)
+        if owner is None:
+            raise _no_resource(wanted)
+        if not self._directory.may_offer(owner[0], row):
+            nothing: Members = {"completion": b'{"values":[]}'}
+            return Answer(made(call.method, nothing, server_info=self._server_info).segments())  # F-34
+        return await self._addressed(call, principal, emit, *owner)
+
+    async def _addressed(
+        self,
+        call: Call,
+        principal: Principal,
+        emit: Emit,
+        upstream: UpstreamName,
+        original: str,
+        target: Target | None = None,
+    ) -> Answer:
+        """Return what one upstream answers now; nothing of it is kept."""
+        declared = relayable(call.meta.capabilities)
+        request = self._request(call, principal, upstream, original, declared, target)
+        try:
+            reply = await self._pool.call(upstream, request, self._relay(call, upstream, emit))
+        except McpError as error:
+            await self._doubt(call, upstream, error)
+            raise self._outward(error, upstream, call) from None
+        return Answer(self._normalised(call, principal, upstream, reply.result).segments())
+
+    def _request(
+        self,
+        call: Call,
+        principal: Principal,
+        upstream: UpstreamName,
+        original: str,
+        declared: bytes,
+        target: Target | None = None,
+    ) -> Request:
+        return Request(
+            call.method,
+            rewrite_params(call.method, call.params, original),
+            capabilities=declared,
+            log_level=call.meta.log_level,
+            wants_progress=call.meta.progress_token is not None,
+            vendor=upward(call.meta.vendor),
+            header_params=() if target is None else target.item.header_params,
+            authorization=self._catalogue.forwarded(upstream, principal),
+        )
+
+    def _relay(self, call: Call, upstream: UpstreamName, emit: Emit) -> Emit:
+        async def relay(notice: Notice) -> None:
+            dressed = dress_notice(
+                notice, progress_token=call.meta.progress_token, log_level=call.meta.log_level
+            )
+            if dressed is None:
+                self._metrics.dropped(upstream, "notification")
+            else:
+                await emit(dressed)
+
+        return relay
+
+    def _normalised(self, call: Call, principal: Principal, upstream: UpstreamName, result: Json) -> Dressed:
+        namespace = self._federation.namespaces[upstream]
+        shown = _Shown(namespace, lambda uri: self._directory.show(principal.partition, uri, upstream))
+        try:
+            return normalise(call.method, result, namespace=shown, server_info=self._server_info)
+        except InputRequired as asks:
+            raise refuse_input(asks.needs, namespace=namespace, declared=call.meta.capabilities) from None
+        except InvalidResult as error:
+            raise UpstreamUnavailable(upstream, Reason.PROTOCOL, f"{call.method}: {error}") from None
+
+    def _outward(self, error: McpError, upstream: UpstreamName, call: Call) -> McpError:
+        namespace = self._federation.namespaces[upstream]
+        return dress_error(error, namespace=namespace, declared=call.meta.capabilities)
+
+    async def _doubt(self, call: Call, upstream: UpstreamName, error: McpError) -> None:
+        """Forget a list that promised what the upstream now says it does not have (U-33)."""
+        list_method = _LISTED_BY.get(call.method)
+        unknown = error.code == METHOD_NOT_FOUND or (
+            error.code == INVALID_PARAMS and any(word in error.message.lower() for word in _UNKNOWN)
+        )
+        if list_method is not None and unknown:
+            await self._catalogue.forget(upstream, list_method, "catalogue")
+
+    def _caller(self, call: Call, principal: Principal) -> Caller:
+        declared = bytes(call.meta.capabilities)
+        profile = self._profiles.get(declared)
+        if profile is None:
+            profile = list_profile(declared)
+            if len(declared) <= _LONGEST_PROFILE:
+                self._profiles[declared] = profile
+        return Caller(principal, profile)
+
+
+_UNKNOWN = ("unknown tool", "unknown prompt", "not found")
+
+
+class _Shown:
+    """A namespace that tells which URIs it left as they are: only provenance routes those (F-11)."""
+
+    def __init__(self, namespace: Namespace, show: Callable[[str], None]) -> None:
+        self._namespace = namespace
+        self._show = show
+        self.upstream = namespace.upstream
+
+    def expose_uri(self, uri: str) -> str:
+        exposed = self._namespace.expose_uri(uri)
+        if exposed == uri:
+            self._show(uri)
+        return exposed
+
+
+def _check_headers(call: Call, target: Target) -> None:
+    """Raise when a mirrored argument and its header disagree (S-14)."""
+    if call.method != "tools/call" or not target.item.header_params:
+        return
+    problem = check_param_headers(target.item.header_params, call.param_headers, call.params.get("arguments"))
+    if problem is not None:
+        raise McpError(HEADER_MISMATCH, problem)
+
+
+def _check_filter(call: Call) -> None:
+    """Raise when a listen does not say what it wants (L-01), or wants tasks without knowing them (L-23)."""
+    raw = call.params.get("notifications")
+    wanted = None if raw is None else value(raw)
+    if not isinstance(wanted, dict):
+        raise McpError(INVALID_PARAMS, "notifications must be an object")
+    for key in ("toolsListChanged", "promptsListChanged", "resourcesListChanged"):
+        if not isinstance(wanted.get(key), bool | None):
+            raise McpError(INVALID_PARAMS, f"notifications.{key} must be a boolean")
+    for key in ("resourceSubscriptions", "taskIds"):
+        listed = wanted.get(key)
+        if listed is not None and not (
+            isinstance(listed, list) and all(isinstance(entry, str) for entry in listed)
+        ):
+            raise McpError(INVALID_PARAMS, f"notifications.{key} must be an array of strings")
+    needs: Members = {"extensions": join({TASKS: b"{}"})}
+    if wanted.get("taskIds") and undeclared(join(needs), call.meta.capabilities):
+        raise McpError(
+            MISSING_CLIENT_CAPABILITY,
+            "notifications.taskIds needs the tasks extension",
+            join({"requiredCapabilities": join(needs)}),
+        )
+
+
+def _least(hints: Iterable[tuple[float, Scope]], *, partial: bool) -> tuple[float, Scope]:
+    """Return the first end of a part's life and the narrowest scope (C-27); partial is stale (C-28)."""
+    expires, scope = float("inf"), "public"
+    for ends, seen_by in hints:
+        expires = min(expires, ends)
+        if seen_by == "private":
+            scope = "private"
+    if partial or expires == float("inf"):
+        return 0.0, "private"
+    return expires, "private" if scope == "private" else "public"
+
+
+def _remaining_ms(expires: float, now: float) -> int:
+    return max(0, int((expires - now) * 1000))
+
+
+def _string(call: Call, key: str) -> str:
+    text = text_of(call.params.get(key))
+    if text is None:
+        raise McpError(INVALID_PARAMS, f"{key} must be a string")
+    return text
+
+
+def _bound(principal: Principal) -> bytes:
+    return (principal.partition or "").encode()
+
+
+def _no_resource(uri: str) -> McpError:
+    return McpError.with_data(INVALID_PARAMS, "Resource not found", {"uri": uri})
+
+
+def _all_failed(method: str, failures: Failures[UpstreamName]) -> Exception:
+    """Return what to raise when no upstream answered: a caller can act on a challenge only (B01, B15)."""
+    for _, error in failures:
+        if isinstance(error, Challenge):
+            return error
+    if len(failures) == 1:
+        return failures[0][1]
+    told = "; ".join(
+        str(error)
+        if isinstance(error, UpstreamUnavailable)
+        else f"upstream {name}: it answered with an error"
+        for name, error in failures
+    )
+    return McpError(INTERNAL_ERROR, f"no upstream answered {method}: {told}")
