@@ -13,11 +13,11 @@ def allowed(name: str, rules: ToolRules) -> bool:
     Rules of an upstream are about original names, rules of an endpoint about exposed ones; the caller
     hands in the one that goes with the rules.
     """
-    return _matches(name, rules.allow) and not _matches(name, rules.deny)
+    return _matches(name, rules.allow) and not (rules.deny and _matches(name, rules.deny))
 
 
 def _matches(name: str, patterns: list[str]) -> bool:
-    return any(pattern == "*" or _glob(pattern).match(name) for pattern in patterns)
+    return "*" in patterns or any(_glob(pattern).match(name) for pattern in patterns)
 
 
 # fnmatch keeps its own compiled patterns, but only 256 of them; a reload replaces ours by use.

@@ -132,14 +132,15 @@ class _Claim:
     namespace: Namespace
     original: str
     wanted: str
+    legal: str
+
+    @classmethod
+    def of(cls, namespace: Namespace, original: str, wanted: str) -> "_Claim":
+        return cls(namespace, original, wanted, namespace.fit(wanted, original))
 
     @property
     def key(self) -> tuple[UpstreamName, str]:
         return self.namespace.upstream, self.original
-
-    @property
-    def legal(self) -> str:
-        return self.namespace.fit(self.wanted, self.original)
 
 
 class NameTable:
@@ -207,7 +208,7 @@ class NameTable:
             rules = self._rules(namespace.upstream)
             visible = {name for name in names if allowed(name, rules)}
             claims = [
-                _Claim(namespace, name, namespace.plain_name(rules.rename.get(name, name)))
+                _Claim.of(namespace, name, namespace.plain_name(rules.rename.get(name, name)))
                 for name in visible
             ]
             # By name, not by the upstream's order, which may change from one answer to the next.
@@ -217,7 +218,7 @@ class NameTable:
         rename = self._endpoint_rules.rename
         for name, claim in sorted(federated.items(), key=lambda item: item[0] not in rename):
             if allowed(name, self._endpoint_rules):
-                yield _Claim(claim.namespace, claim.original, rename.get(name, name))
+                yield _Claim.of(claim.namespace, claim.original, rename.get(name, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +310,13 @@ def template_matches(template: str, uri: str) -> bool:
     """
     if len(template) > _LONGEST_TEMPLATE:
         return False
-    text = _Text(_ascii(uri))
-    ends = 1
-    for part in _parts(_ascii(template)):
+    start, parts = _parts(_ascii(template))
+    ascii_uri = _ascii(uri)
+    if not ascii_uri.startswith(start):  # mostly this settles it
+        return False
+    text = _Text(ascii_uri)
+    ends = 1 << len(start)
+    for part in parts:
         ends = text.after_literal(ends, part) if isinstance(part, str) else text.after_run(ends, part)
         if not ends:
             return False
@@ -341,10 +346,10 @@ _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 
 
 @lru_cache(maxsize=1024)
-def _parts(template: str) -> tuple[str | _Run, ...]:
-    pieces = _EXPRESSION.split(template)  # literals at even places, the insides of braces between them
-    return tuple(
-        piece if place % 2 == 0 else _RUNS.get(piece[:1], _SIMPLE) for place, piece in enumerate(pieces)
+def _parts(template: str) -> tuple[str, tuple[str | _Run, ...]]:
+    start, *pieces = _EXPRESSION.split(template)  # literals, and between them the insides of braces
+    return start, tuple(
+        piece if place % 2 else _RUNS.get(piece[:1], _SIMPLE) for place, piece in enumerate(pieces)
     )
 
 
