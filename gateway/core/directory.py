@@ -25,6 +25,9 @@ Failures = list[tuple[Key, Exception]]
 _RESOURCE_LISTS = ("resources/list", "resources/templates/list")
 _PROVENANCE = 20_000
 
+PUBLIC = Partition("public")
+"""Stands for every caller where a public result showed a URI; no hash of a credential looks like it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -166,7 +169,7 @@ class Directory:
     async def owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose URI this is and how its upstream spells it, None when nobody could own it (F-11)."""
         table = await self._uris(uri, caller)
-        seen = self._seen.get((caller.principal.partition, uri))
+        seen = self._seen.get((caller.principal.partition, uri)) or self._seen.get((PUBLIC, uri))
         return table.resolve(uri, seen=None if seen is None else {uri: seen})
 
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:

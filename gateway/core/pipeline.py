@@ -16,7 +16,7 @@ from gateway.config import Config
 from gateway.core import discover
 from gateway.core.capabilities import TASKS, Profile, list_profile, relayable, undeclared
 from gateway.core.catalogue import Caller, Catalogue, Part
-from gateway.core.directory import Directory, Failures, Target, not_served
+from gateway.core.directory import PUBLIC, Directory, Failures, Target, not_served
 from gateway.core.federation import Federation
 from gateway.core.lists import Cursor, View, decode_cursor, encode_cursor
 from gateway.core.results import (
@@ -368,7 +368,9 @@ class Pipeline:
         key = f"read {self._federation.endpoint}"
         dressed = cached.entry.derived.get(key)
         if not isinstance(dressed, Dressed):
-            dressed = self._normalised(call, caller.principal, upstream, cached.entry.result)
+            everyone = cached.entry.scope == "public"
+            partition = PUBLIC if everyone else caller.principal.partition
+            dressed = self._normalised(call, partition, upstream, cached.entry.result)
             cached.entry.derived[key] = dressed
         segments = dressed.segments(cached.entry.remaining_ms(self._clock()), cached.entry.scope)
         return Answer(segments, cached.source)
@@ -406,7 +408,7 @@ class Pipeline:
         except McpError as error:
             await self._doubt(call, upstream, error)
             raise self._outward(error, upstream, call) from None
-        return Answer(self._normalised(call, principal, upstream, reply.result).segments())
+        return Answer(self._normalised(call, principal.partition, upstream, reply.result).segments())
 
     def _request(
         self,
@@ -442,7 +444,7 @@ class Pipeline:
 
     def _normalised(self, call: Call, principal: Principal, upstream: UpstreamName, result: Json) -> Dressed:
         namespace = self._federation.namespaces[upstream]
-        shown = _Shown(namespace, lambda uri: self._directory.show(principal.partition, uri, upstream))
+        shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
         try:
             return normalise(call.method, result, namespace=shown, server_info=self._server_info)
         except InputRequired as asks:
