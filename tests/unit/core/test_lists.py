@@ -175,6 +175,19 @@ class TestPages:
         assert [name for name, _ in cut.excluded] == ["bad"]
         assert [[param.token for param in item.header_params] for item in cut.items] == [[], ["Region"]]
 
+    @pytest.mark.parametrize("odd", ["9" * 5000, '{"a":' * 600 + "{}" + "}" * 600])
+    def test_a_schema_is_decoded_only_where_annotations_are(self, odd: str) -> None:
+        """What cannot be decoded passes; beside an annotation it costs that tool alone (B11)."""
+        annotated = (
+            '{"name":"good","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}%s}}'
+        )
+        plain = f'{{"name":"odd","inputSchema":{{"default":{odd}}}}}'
+        cut = page(
+            "tools/list", annotated % "", plain, annotated.replace("good", "bad") % f',"default":{odd}'
+        )
+        assert [item.key for item in cut.items][:2] == ["good", "odd"]
+        assert exposed("tools/list", plain, "odd") == plain
+
     def test_annotations_of_headers_mean_nothing_in_other_lists(self) -> None:
         """A resource may well describe them."""
         cut = page("resources/list", '{"uri":"a:b","name":"x-mcp-header"}')
