@@ -1,5 +1,6 @@
 """All that a configuration file may say, as pydantic models on one page, and how a file becomes one."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from pydantic import (
 from gateway.settings import mcp_servers
 from gateway.settings.document import ConfigError, Problem, read, show_path
 from gateway.settings.document import Path as YamlPath
-from gateway.settings.explain import NOT_WRITTEN, explain, nearest
+from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
 from gateway.settings.values import (
     Address,
@@ -41,6 +42,7 @@ from gateway.settings.values import (
     Namespace,
     Network,
     OriginText,
+    PositiveSize,
     Prefix,
     ProxyUrl,
     PublicUrl,
@@ -145,7 +147,7 @@ class UpstreamCache(Model):
 class Auth(Model):
     """What the gateway presents to an upstream: a bare word (none, forward) or one key."""
 
-    kind: Literal["none", "forward", "bearer", "headers"] = Field("none", json_schema_extra=NOT_WRITTEN)
+    kind: Literal["none", "forward", "bearer", "headers"] = Field(default="none", json_schema_extra=DERIVED)
     """Follows from what is written."""
     bearer: Secret | None = None
     """A token sent as `Authorization: Bearer …`."""
@@ -218,20 +220,6 @@ class Tls(Model):
 class Upstream(Model):
     """A server behind the gateway: its URL, or a mapping with these keys."""
 
-    @field_validator("era", mode="before")
-    @classmethod
-    def _no_legacy(cls, era: object) -> object:
-        if era == "legacy":
-            raise ValueError(f"`legacy` is {_NOT_YET}: upstreams must speak 2026-07-28")
-        return era
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_stdio(cls, data: object) -> object:
-        if isinstance(data, Mapping) and "command" in data:
-            raise ValueError(f"an upstream started by `command` is {_NOT_YET}: give it a url")
-        return data
-
     url: UpstreamUrl
     """The Streamable HTTP address; credentials belong under `auth`."""
     era: Literal["auto", "modern"] = "auto"
@@ -260,6 +248,24 @@ class Upstream(Model):
     """The HTTP proxy that leads to it."""
     trust_env: bool = False
     """Follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY; a loopback address is never proxied."""
+
+    @field_validator("era", mode="before")
+    @classmethod
+    def _no_legacy(cls, era: object) -> object:
+        if era == "legacy":
+            raise ValueError(f"`legacy` is {_NOT_YET}: upstreams must speak 2026-07-28")
+        return era
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_stdio(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "command" in data:
+            raise ValueError(f"an upstream started by `command` is {_NOT_YET}: give it a url")
+        return data
+
+    def canonical(self) -> bytes:
+        """Return all settings in one fixed form, credentials in clear: to be hashed with a key, never shown."""
+        return json.dumps(self.model_dump(), sort_keys=True, default=_in_clear).encode()
 
 
 class Endpoint(Model):
@@ -302,9 +308,9 @@ class Names(Model):
 class Limits(Model):
     """What one caller or one message may cost."""
 
-    message: Size = 32 * 2**20
+    message: PositiveSize = 32 * 2**20
     """The largest message, either way."""
-    header: Size = 64 * 2**10
+    header: PositiveSize = 64 * 2**10
     """The largest head of a request."""
     depth: Depth = 200
     """How deep JSON may nest."""
@@ -318,6 +324,8 @@ class Limits(Model):
     """Pages read of one upstream's list before it counts as endless."""
     list_items: Count = 100_000
     """Elements read of one upstream's list before it counts as endless."""
+    instructions: Count = 16_384
+    """Characters of all upstreams' instructions together; longer ones are cut."""
     keep_alive: Wait = 15.0
     """A comment is sent on a stream that was silent this long."""
     request_body: Wait = 30.0
@@ -328,7 +336,7 @@ class Cors(Model):
     """Which web pages may call the gateway from a browser."""
 
     origins: list[OriginText] = []
-    """Origins such as https://app.example.com."""
+    """Origins such as https://app.example.com; * = any."""
 
 
 class Log(Model):
@@ -371,9 +379,9 @@ class Config(Model):
     cors: Cors = Cors()
     """Which web pages may call from a browser."""
     origins: list[OriginText] = []
-    """Origins accepted besides the gateway's own and those of `cors`."""
+    """Origins accepted besides the gateway's own and those of `cors`; * = any."""
     hosts: list[HostText] = []
-    """Host headers accepted besides the gateway's own; the port may be left out."""
+    """Host headers accepted besides the gateway's own, * for any part; the port may be left out."""
     trusted_proxies: list[Network] = []
     """Addresses and networks whose X-Forwarded-* headers are believed."""
     startup_wait: Duration = 5.0
@@ -397,6 +405,10 @@ class Config(Model):
         if found := [f"{show_path(path)}: {message}" for path, message in _conflicts(self.model_dump())]:
             raise ValueError("; ".join(found))
         return self
+
+
+def _in_clear(secret: SecretStr) -> str:
+    return secret.get_secret_value()
 
 
 def _long_forms(upstreams: object) -> object:

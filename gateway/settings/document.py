@@ -78,13 +78,19 @@ class Document:
 
     def written(self, path: Path) -> Path:
         """Return the deepest part of a path that stands in the file."""
-        for end in range(len(path), -1, -1):
-            head = path[:end]
-            if head in self.moved:
-                path = self.moved[head] + path[end:]
-                break
+        path = self._in_file(path)
         while path and path not in self.lines:
             path = path[:-1]
+        return path
+
+    def source(self, path: Path) -> str | None:
+        """Return the text of a scalar as the file has it, with the names of its variables."""
+        return self.sources.get(self._in_file(path))
+
+    def _in_file(self, path: Path) -> Path:
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.moved:
+                return self.moved[path[:end]] + path[end:]
         return path
 
     def is_unreadable(self, path: Path) -> bool:
@@ -99,10 +105,6 @@ class Document:
                 break
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
         return value is UNREADABLE or any(one is UNREADABLE for one in inside)
-
-    def source(self, path: Path) -> str | None:
-        """Return the text of a scalar as the file has it, with the names of its variables."""
-        return self.sources.get(self.written(path))
 
 
 def show_path(path: Path) -> str:

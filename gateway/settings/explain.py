@@ -27,7 +27,7 @@ _WORDS = {
     "less_than_equal": "expected at most {le}",
 }
 
-NOT_WRITTEN: dict[str, JsonValue] = {"x-written": False}
+DERIVED: dict[str, JsonValue] = {"x-written": False}
 """Marks a field that follows from others and has no key in a file."""
 
 Later = Mapping[tuple[str, ...], str]
@@ -94,7 +94,7 @@ def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:
         inner = _inside(inner, str(part))
     if not _is_model(inner):
         return []
-    return [name for name, field in inner.model_fields.items() if field.json_schema_extra != NOT_WRITTEN]
+    return [name for name, field in inner.model_fields.items() if field.json_schema_extra != DERIVED]
 
 
 def _inside(kind: object, key: str) -> object:

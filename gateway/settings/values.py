@@ -30,6 +30,8 @@ _SIZE = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
+_ORIGIN = r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._*-]+|\[[0-9a-f:.%]+\])(?::[0-9]{1,5})?"
+_HOST = r"(?:[a-z0-9._*-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
@@ -81,10 +83,10 @@ def show_duration(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms" if seconds else "0s"
 
 
-def _not_zero(seconds: float) -> float:
-    if not seconds:
+def _not_zero(amount: float) -> float:
+    if not amount:
         raise ValueError("expected more than 0")
-    return seconds
+    return amount
 
 
 def parse_size(value: object) -> object:
@@ -199,23 +201,20 @@ def shown_url(url: str) -> str:
 
 
 def _origin(value: str) -> str:
-    url = _split_url(value)
-    if "@" in url.netloc or url.path or "?" in value or "#" in value:
-        raise ValueError("expected an origin: https://host or https://host:port, nothing behind it")
+    if value != "*" and not re.fullmatch(_ORIGIN, value.lower()):
+        raise ValueError("expected an origin: https://host or https://host:port, nothing behind it; or *")
     return value.lower()
 
 
 def _host(value: str) -> str:
-    if not re.fullmatch(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", value):
-        raise ValueError(
-            "expected a host as the Host header names it: mcp.example.com or mcp.example.com:8443"
-        )
+    if not re.fullmatch(_HOST, value.lower()):
+        raise ValueError("expected a host as the Host header has it: mcp.example.com, *.example.com:8443, *")
     return value.lower()
 
 
 def _network(value: str) -> str:
     try:
-        ipaddress.ip_network(value)
+        ipaddress.ip_network(value, strict=False)
     except ValueError:
         raise ValueError("expected an address or a network: 10.1.2.3, 10.0.0.0/8, fd00::/8") from None
     return value
@@ -351,6 +350,7 @@ Wait = Annotated[float, BeforeValidator(parse_duration), AfterValidator(_not_zer
 """A Duration that must not be zero."""
 Size = Annotated[int, BeforeValidator(parse_size), _SIZE_SCHEMA]
 """Bytes inside, `64KiB 64MiB` in the file."""
+PositiveSize = Annotated[int, BeforeValidator(parse_size), AfterValidator(_not_zero), _SIZE_SCHEMA]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Depth = Annotated[int, Field(ge=1, le=500), BeforeValidator(_no_bool)]
 NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
@@ -369,7 +369,7 @@ EndpointPath = Annotated[str, AfterValidator(_endpoint_path), _text_schema(_ENDP
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA, Field(repr=False)]
 ProxyUrl = Annotated[str, AfterValidator(_proxy_url), _URL_SCHEMA]
 PublicUrl = Annotated[str, AfterValidator(_public_url), _URL_SCHEMA]
-OriginText = Annotated[str, AfterValidator(_origin), _URL_SCHEMA]
+OriginText = Annotated[str, AfterValidator(_origin)]
 HostText = Annotated[str, AfterValidator(_host)]
 Network = Annotated[str, AfterValidator(_network)]
 ListenAddress = Annotated[str, BeforeValidator(_address)]
