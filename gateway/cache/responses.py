@@ -88,6 +88,11 @@ class ResponseCache:
     def __repr__(self) -> str:
         return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many entries this process holds, and their bytes."""
+        return self._store.held
+
     def peek(self, lookup: Lookup) -> Cached | None:
         """Return a hit if this process holds one: no task, no lock, no waiting."""
         now = self._clock()
@@ -133,8 +138,8 @@ class ResponseCache:
         moment = await self._generations.moment(lookup.upstream)
         owner = context(lookup)
         slot = private_key(lookup) or public_key(lookup)
-        # A flight never leaves an authorization context (C-34). Callers without one share only what is public,
-        # so they wait for each other only where the last answer was.
+        # A flight never leaves an authorization context (C-34). Callers without one can share public
+        # results only, so they wait for each other where the last one was.
         if not self._coalesces.get(slot, owner is not None or lookup.rules.scope == "public"):
             return (await self._refill(lookup, fill, moment)).cached
         led = False
