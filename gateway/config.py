@@ -264,7 +264,7 @@ class Upstream(Model):
         return data
 
     def canonical(self) -> bytes:
-        """Return all settings in one fixed form, credentials in clear: to be hashed with a key, never shown."""
+        """Return all settings in one fixed form, credentials in clear: for a keyed hash, never shown."""
         return json.dumps(self.model_dump(), sort_keys=True, default=_in_clear).encode()
 
 
