@@ -442,7 +442,9 @@ class Pipeline:
 
         return relay
 
-    def _normalised(self, call: Call, principal: Principal, upstream: UpstreamName, result: Json) -> Dressed:
+    def _normalised(
+        self, call: Call, partition: Partition | None, upstream: UpstreamName, result: Json
+    ) -> Dressed:
         namespace = self._federation.namespaces[upstream]
         shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
         try:
