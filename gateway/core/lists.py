@@ -35,7 +35,6 @@ Excluded: TypeAlias = tuple[str, str]
 """The name of an item that was left out, and the reason."""
 
 _LONGEST_LABEL = 128
-_ANNOTATION = b"x-mcp-header"
 
 
 # A Struct and no dataclass: there are hundreds to a page, and a frozen dataclass takes four times as long.
@@ -70,11 +69,11 @@ def parse_page(method: str, result: Json) -> Page:
     text = bytes(result)
     members = split(text)
     readable, excluded = _readable(kind, members.get(kind.array))
-    annotated = method == "tools/list" and _may_hold(text, _ANNOTATION)
+    annotated = method == "tools/list" and _may_hold(text, b"x-mcp-header")
     kept: list[Item] = []
     for key, item in readable:
         try:
-            kept.append(Item(key, item, _header_params(item["inputSchema"]) if annotated else ()))
+            kept.append(Item(key, item, header_params(item["inputSchema"]) if annotated else ()))
         except (InvalidAnnotation, Malformed) as error:
             excluded.append((key[:_LONGEST_LABEL], str(error)))
     return Page(tuple(kept), _cursor(members.get("nextCursor")), tuple(excluded))
@@ -205,16 +204,6 @@ def _readable(kind: "_Kind", raw: Json | None) -> tuple[list[tuple[str, Members]
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Malformed) as error:
             excluded.append((_label(kind, element, place), str(error)))
     return readable, excluded
-
-
-def _header_params(schema: Json) -> tuple[HeaderParam, ...]:
-    # A schema without annotations is never decoded, and so may hold what cannot be (B11).
-    if not _may_hold(bytes(schema), _ANNOTATION):
-        return ()
-    try:
-        return header_params(schema)
-    except RecursionError:
-        raise InvalidAnnotation("inputSchema nests too deep") from None
 
 
 def _label(kind: "_Kind", element: msgspec.Raw, place: int) -> str:
