@@ -13,7 +13,7 @@ from gateway.protocol.call import (
     HeaderParam,
     Request,
 )
-from gateway.protocol.jsonrpc import Json, Malformed, encode, is_null, join, split, text_of, value
+from gateway.protocol.jsonrpc import Json, Malformed, encode, join, split, text_of, value
 from gateway.protocol.methods import METHODS
 from gateway.protocol.modern import encode_value, mirrored
 
@@ -46,10 +46,9 @@ def compose(request: Request, *, id: int, version: str, client_info: bytes) -> O
     if name is not None:
         headers["Mcp-Name"] = encode_value(name)
     if request.header_params:
-        arguments = params.get("arguments")
-        headers.update(mirrored(request.header_params, arguments))
-        if not is_null(arguments) and arguments is not None:
-            params["arguments"] = with_plain_integers(arguments, request.header_params)
+        if "arguments" in params:
+            params["arguments"] = with_plain_integers(params["arguments"], request.header_params)
+        headers.update(mirrored(request.header_params, params.get("arguments")))
     params["_meta"] = _meta(request, id, version, client_info)
     body = join(
         [
