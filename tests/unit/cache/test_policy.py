@@ -1,0 +1,444 @@
+"""What the cache's rules decide: hints, keys, verdicts, topics."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cache.policy import (
+    EVERYONE,
+    Entry,
+    Hints,
+    Lookup,
+    Rules,
+    Verdict,
+    ancestors,
+    bounded,
+    context,
+    cost_of,
+    hints_of,
+    judge,
+    list_key,
+    may_coalesce,
+    may_store,
+    private_key,
+    public_key,
+    storable,
+    topics_for,
+    topics_of,
+    ttl_of,
+)
+from gateway.protocol.call import MODERN_VERSION, Change, Partition, UpstreamName
+
+GH = UpstreamName("gh")
+ANN, BOB = Partition("ann"), Partition("bob")
+LOOKUP = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, ANN, Rules())
+READ = replace(LOOKUP, method="resources/read", target="file:///a")
+
+
+def hinted(ttl: str, scope: str, rules: Rules | None = None, method: str = "tools/list") -> Hints:
+    """Return the hints of a list with these raw JSON texts."""
+    return hints_of(f'{{"tools":[],"ttlMs":{ttl},"cacheScope":{scope}}}'.encode(), rules or Rules(), method)
+
+
+# ttlMs
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        ("300000", 300.0),
+        ("300000.0", 300.0),
+        ("3e5", 300.0),
+        ("3E+5", 300.0),
+        ("1", 0.001),
+        ("0", 0.0),
+        ("-0", 0.0),
+        ("-5", 0.0),
+        ("1000.5", 0.0),
+        ("1e-1", 0.0),
+        ("true", 0.0),
+        ("false", 0.0),
+        ('"300000"', 0.0),
+        ("null", 0.0),
+        ("NaN", 0.0),
+        ("Infinity", 0.0),
+        ("[300000]", 0.0),
+        ("{}", 0.0),
+        ("18446744073709551616", 86400.0),
+        ("9" * 5000, 86400.0),
+        ("1e400", 86400.0),
+        ("1e99999999999", 0.0),
+        ("1" + "0" * 80 + ".5", 0.0),
+        ("٣٠٠", 0.0),
+    ],
+)
+def test_a_ttl_is_a_whole_number_of_milliseconds_or_nothing(raw: str, seconds: float) -> None:
+    """C-11 on the raw text, C-12 for what is beyond all measure."""
+    assert ttl_of(raw.encode(), 86400.0) == seconds
+
+
+def test_an_absent_ttl_is_nothing() -> None:
+    """A-27."""
+    assert ttl_of(None, 86400.0) == 0.0
+
+
+@given(st.integers(0, 2**70))
+def test_every_whole_number_is_taken_up_to_the_ceiling(milliseconds: int) -> None:
+    """Also as an integral float, as Go and Lua write it."""
+    expected = min(milliseconds / 1000, 60.0)
+    assert ttl_of(str(milliseconds).encode(), 60.0) == pytest.approx(expected)
+    assert ttl_of(f"{milliseconds}.0".encode(), 60.0) == pytest.approx(expected)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_fraction_is_refused(number: float) -> None:
+    """Non-integral means 0, whichever way it is written."""
+    if not number.is_integer():
+        assert ttl_of(json.dumps(number).encode(), 60.0) == 0.0
+
+
+@given(st.binary())
+def test_any_bytes_as_ttl_give_a_number_within_bounds(raw: bytes) -> None:
+    """Nothing that stands there can raise or last forever."""
+    assert 0.0 <= ttl_of(raw, 60.0) <= 60.0
+
+
+# Hints
+
+
+@pytest.mark.parametrize(
+    ("scope", "effective"),
+    [
+        ('"public"', "public"),
+        ('"private"', "private"),
+        ("null", "private"),
+        ('"shared"', "private"),
+        ('"Public"', "private"),
+        ('"pub\\u006cic"', "public"),
+        ('"\\ud800"', "private"),
+        ("true", "private"),
+        ('["public"]', "private"),
+    ],
+)
+def test_only_the_word_public_is_public(scope: str, effective: str) -> None:
+    """C-17, A-04: whatever else stands there is private."""
+    assert hinted("5000", scope).scope == effective
+
+
+def test_hints_left_out_mean_private_and_nothing() -> None:
+    """B08's gamma: stored for nobody."""
+    assert hints_of(b'{"tools":[]}', Rules(), "tools/list") == Hints(0.0, "private", complete=True, why="ttl")
+
+
+def test_ttl_is_capped() -> None:
+    """C-12: the cap also lowers what is emitted, since the entry holds it."""
+    assert hinted("86400000", '"public"', Rules(max_ttl=60)).ttl == 60.0
+
+
+def test_a_floor_lifts_only_what_is_lower_and_only_its_own_method() -> None:
+    """The operator's min_ttl is per method."""
+    rules = Rules(min_ttl={"tools/list": 60.0})
+    assert hinted("30000", '"private"', rules).ttl == 60.0
+    assert hinted("90000", '"private"', rules).ttl == 90.0
+    assert hinted("30000", '"private"', rules, "prompts/list").ttl == 30.0
+
+
+def test_a_cap_wins_over_a_floor() -> None:
+    """Nothing lives longer than max_ttl."""
+    assert hinted("0", '"private"', Rules(min_ttl={"tools/list": 60.0}, max_ttl=10.0)).ttl == 10.0
+
+
+def test_what_lives_by_its_floor_alone_is_private() -> None:
+    """A floor never makes anything shared that its upstream wanted asked for every time."""
+    rules = Rules(min_ttl={"tools/list": 60.0})
+    assert hinted("0", '"public"', rules) == Hints(60.0, "private", complete=True, why="private")
+    assert hinted("30000", '"public"', rules).scope == "public"
+
+
+def test_a_floor_is_shared_where_the_operator_wrote_scope_public() -> None:
+    """Both words stand in the configuration, side by side."""
+    rules = Rules(min_ttl={"tools/list": 60.0}, scope="public")
+    assert hinted("0", '"private"', rules) == Hints(60.0, "public", complete=True)
+
+
+def test_the_operators_scope_overrides_both_ways() -> None:
+    """`scope:` is the operator's own word about this upstream."""
+    assert hinted("5000", '"public"', Rules(scope="private")).scope == "private"
+    assert hinted("5000", '"private"', Rules(scope="public")).scope == "public"
+
+
+def test_share_public_false_keeps_everything_private() -> None:
+    """C-24; it narrows, so it also wins over a wider scope beside it."""
+    expected = Hints(5.0, "private", complete=True, why="not-shared")
+    assert hinted("5000", '"public"', Rules(share_public=False)) == expected
+    assert hinted("5000", '"public"', Rules(share_public=False, scope="public")) == expected
+
+
+@pytest.mark.parametrize("result_type", ['"input_required"', '"task"', '"Complete"', "1", '"\\ud800"', "{}"])
+def test_an_unfinished_result_is_not_cacheable(result_type: str) -> None:
+    """C-03, whatever hints stand beside it."""
+    raw = f'{{"resultType":{result_type},"ttlMs":5000,"cacheScope":"public"}}'.encode()
+    assert hints_of(raw, Rules(), "resources/read") == Hints(0.0, "private", complete=False, why="incomplete")
+
+
+@pytest.mark.parametrize("result_type", ['"complete"', "null"])
+def test_a_result_is_complete_when_it_says_so_or_nothing(result_type: str) -> None:
+    """E-09, A-26."""
+    assert hints_of(f'{{"resultType":{result_type}}}'.encode(), Rules(), "tools/list").complete
+
+
+@given(st.binary())
+def test_any_bytes_as_result_give_hints(raw: bytes) -> None:
+    """What is no object is handed on as it is, and never stored."""
+    assert not hints_of(raw, Rules(min_ttl={"tools/list": 60.0}), "tools/list").complete or raw.strip()
+
+
+# Keys
+
+
+def test_every_part_of_a_lookup_tells_entries_apart() -> None:
+    """C-04 to C-07: upstream, settings, method, cursor or uri, profile and version are all in the key."""
+    lookups = [
+        LOOKUP,
+        replace(LOOKUP, upstream=UpstreamName("jira")),
+        replace(LOOKUP, settings="other credential"),
+        replace(LOOKUP, method="prompts/list"),
+        replace(LOOKUP, target=""),
+        replace(LOOKUP, target="2"),
+        replace(LOOKUP, profile="with ui"),
+        replace(LOOKUP, version="2025-11-25"),
+    ]
+    assert len({private_key(lookup) for lookup in lookups}) == len(lookups)
+    assert len({public_key(lookup) for lookup in lookups}) == len(lookups)
+
+
+def test_partitions_tell_private_keys_apart_and_public_ones_not() -> None:
+    """C-20: one public arm for all, one private arm for each."""
+    ann, bob = LOOKUP, replace(LOOKUP, partition=BOB)
+    assert private_key(ann) != private_key(bob)
+    assert public_key(ann) == public_key(bob)
+    assert private_key(ann) != public_key(ann)
+
+
+def test_a_caller_without_a_token_has_no_private_key() -> None:
+    """C-19: there is no context to bind to."""
+    anonymous = replace(LOOKUP, partition=None)
+    assert context(anonymous) is None
+    assert private_key(anonymous) is None
+
+
+def test_in_a_single_tenant_deployment_all_without_a_token_are_one() -> None:
+    """The operator's word that they are one person; a token still is another one."""
+    rules = Rules(single_tenant=True)
+    assert context(replace(LOOKUP, partition=None, rules=rules)) == EVERYONE
+    assert context(replace(LOOKUP, rules=rules)) == ANN
+
+
+@given(st.text(), st.text())
+def test_keys_never_meet_by_running_together(left: str, right: str) -> None:
+    """C-08: a key is a tuple, so a separator in a name separates nothing."""
+    one = replace(LOOKUP, method="resources/read", target=left, profile=right)
+    other = replace(LOOKUP, method="resources/read", target=left + right, profile="")
+    assert (public_key(one) == public_key(other)) == (right == "")
+
+
+def test_long_targets_are_kept_apart_and_never_meet_short_ones() -> None:
+    """A uri of megabytes must not be remembered in full, nor be forged by one that spells its digest."""
+    long, longer = "x" * 5000, "x" * 5001
+    assert len({bounded(long), bounded(longer), bounded(long[:1024])}) == 3
+    assert bounded(bounded(long)) != bounded(long)
+    assert len(bounded(long)) < 1100
+
+
+def test_all_pages_of_a_list_go_by_one_name() -> None:
+    """C-23."""
+    assert list_key(LOOKUP) == list_key(replace(LOOKUP, target="2", partition=None))
+    assert list_key(LOOKUP) != list_key(replace(LOOKUP, method="prompts/list"))
+
+
+# Verdicts
+
+
+def entry(**changes: object) -> Entry:
+    """Return an entry received at 1000 that lives 60 seconds."""
+    return replace(Entry(b"{}", 1000.0, 60.0, "public", 3), **changes)  # type: ignore[arg-type]
+
+
+def test_an_entry_is_fresh_while_its_ttl_lasts() -> None:
+    """C-09: fresh while now < received + ttl."""
+    assert judge(entry(), generation=3, now=1059.999) is Verdict.FRESH
+    assert judge(entry(), generation=3, now=1060.0) is Verdict.EXPIRED
+    assert judge(entry(ttl=0.0), generation=3, now=1000.0) is Verdict.EXPIRED
+    assert judge(None, generation=3, now=1000.0) is Verdict.ABSENT
+
+
+def test_a_change_makes_stale_at_once() -> None:
+    """C-30: regardless of ttl."""
+    assert judge(entry(), generation=4, now=1000.0) is Verdict.GENERATION
+
+
+def test_remaining_milliseconds_shrink_and_are_rounded_down() -> None:
+    """C-10: lifetime must not start anew at every hop, and is never negative."""
+    assert entry().remaining_ms(1000.0) == 60_000
+    assert entry().remaining_ms(1000.0005) == 59_999
+    assert entry().remaining_ms(1059.9999) == 0
+    assert entry().remaining_ms(2000.0) == 0
+
+
+@given(st.floats(0, 1e7), st.integers(0, 86_400_000), st.floats(0, 1e6))
+def test_remaining_never_exceeds_what_was_given(received: float, ttl_ms: int, later: float) -> None:
+    """Not even by a rounding error."""
+    kept = entry(received=received, ttl=ttl_ms / 1000)
+    assert 0 <= kept.remaining_ms(received + later) <= ttl_ms
+
+
+# Storing and sharing
+
+
+def test_what_may_be_stored() -> None:
+    """One reason from the closed set for everything that may not."""
+    public = Hints(5.0, "public", complete=True)
+    private = Hints(5.0, "private", complete=True, why="private")
+    unshared = Hints(5.0, "private", complete=True, why="not-shared")
+    assert may_store(public, owner=None, cost=10, largest=10) is None
+    assert may_store(public, owner=None, cost=11, largest=10) == "too-large"
+    assert may_store(private, owner=ANN, cost=1, largest=10) is None
+    assert may_store(private, owner=None, cost=1, largest=10) == "anonymous"
+    assert may_store(unshared, owner=ANN, cost=1, largest=10) is None
+    assert may_store(unshared, owner=None, cost=1, largest=10) == "not-shared"
+    assert may_store(replace(public, ttl=0.0), owner=ANN, cost=1, largest=10) == "ttl"
+    assert may_store(replace(public, complete=False), owner=ANN, cost=1, largest=10) == "incomplete"
+
+
+def test_what_may_be_shared_by_those_who_waited_for_it() -> None:
+    """C-34, C-03: within a context, or public; never unfinished."""
+    public, private = Hints(5.0, "public", complete=True), Hints(5.0, "private", complete=True)
+    assert may_coalesce(public, owner=None, method="tools/list")
+    assert may_coalesce(private, owner=ANN, method="tools/list")
+    assert not may_coalesce(private, owner=None, method="tools/list")
+    assert not may_coalesce(replace(public, complete=False), owner=ANN, method="tools/list")
+
+
+def test_a_read_without_a_ttl_is_not_shared() -> None:
+    """The second reader may have written after the first one asked; lists announce their changes."""
+    at_once_stale = Hints(0.0, "public", complete=True)
+    assert not may_coalesce(at_once_stale, owner=ANN, method="resources/read")
+    assert may_coalesce(at_once_stale, owner=ANN, method="tools/list")
+
+
+def test_an_entry_counts_for_more_than_its_result() -> None:
+    """A million empty results are not for free."""
+    key = public_key(LOOKUP)
+    assert cost_of(key, entry(result=b"x" * 100)) == cost_of(key, entry(result=b"")) + 100
+    assert cost_of(key, entry()) > 1000
+    assert cost_of(key, entry(topics=(("resources/read", "u"),) * 100)) > 16_000
+
+
+# Stored form
+
+
+def test_hop_owned_meta_is_not_stored() -> None:
+    """C-39: nothing request-specific is replayed; vendor members and every other byte stay."""
+    raw = (
+        b'{"a":1.0,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"u"},"vendor":null,'
+        b'"progressToken":7},"b":18446744073709551616}'
+    )
+    assert storable(raw) == b'{"a":1.0,"_meta":{"vendor":null},"b":18446744073709551616}'
+    assert storable(b'{"a":1,"_meta":{"progressToken":7}}') == b'{"a":1}'
+
+
+@pytest.mark.parametrize("raw", [b'{ "a" : 1e2 }', b'{"_meta": {"vendor": 1}}', b'{"_meta":null}', b"{}"])
+def test_what_holds_no_hop_owned_meta_is_stored_to_the_byte(raw: bytes) -> None:
+    """B39."""
+    assert storable(raw) == raw
+
+
+# Topics
+
+
+def touched(change: Change, lookup: Lookup, result: bytes = b"{}") -> bool:
+    """Whether a change makes this result stale."""
+    return not set(topics_of(change)).isdisjoint(topics_for(lookup, result, "private"))
+
+
+def test_a_list_change_touches_that_list_only() -> None:
+    """C-30, row by row."""
+    assert touched(Change(GH, "tools/list"), LOOKUP)
+    assert touched(Change(GH, "tools/list"), replace(LOOKUP, target="2", profile="other"))
+    assert not touched(Change(GH, "prompts/list"), LOOKUP)
+    assert not touched(Change(GH, "tools/list"), replace(LOOKUP, method="server/discover"))
+
+
+def test_a_change_of_resources_touches_templates_too_but_no_read() -> None:
+    """One notification stands for both lists."""
+    change = Change(GH, "resources/list")
+    assert touched(change, replace(LOOKUP, method="resources/list"))
+    assert touched(change, replace(LOOKUP, method="resources/templates/list"))
+    assert not touched(change, READ)
+    assert not touched(Change(GH, "resources/templates/list"), replace(LOOKUP, method="resources/list"))
+
+
+def test_an_update_touches_reads_of_that_uri_and_of_what_holds_it() -> None:
+    """Reads of the uri, reads whose contents include it, and reads of what it is a part of."""
+    update = Change(GH, "resources/read", "file:///a/b")
+    assert touched(update, replace(READ, target="file:///a/b"))
+    assert touched(update, replace(READ, target="file:///a"))
+    assert touched(update, replace(READ, target="file:///a/"))
+    assert not touched(update, replace(READ, target="file:///a/b/c"))
+    assert not touched(update, replace(READ, target="file:///a/bc"))
+    assert not touched(update, replace(LOOKUP, method="resources/list"))
+    assert touched(update, replace(READ, target="x:y"), b'{"contents":[{"uri":"file:///a/b","text":""}]}')
+
+
+def test_a_change_of_everything_touches_everything() -> None:
+    """Reconnect, restart, other settings; and what nobody here can place, to be safe."""
+    for change in (Change(GH), Change(GH, "notifications/new/kind"), Change(GH, "tools/call")):
+        for lookup in (LOOKUP, READ, replace(LOOKUP, method="server/discover")):
+            assert touched(change, lookup)
+
+
+def test_all_reads_are_touched_by_a_change_of_reads_without_a_uri() -> None:
+    """So that a caller may drop them without knowing them."""
+    assert touched(Change(GH, "resources/read"), READ)
+    assert not touched(Change(GH, "resources/read"), LOOKUP)
+
+
+def test_long_uris_are_touched_by_their_update() -> None:
+    """What is cut in keys is cut the same way in topics."""
+    uri = "file:///" + "x" * 5000
+    assert touched(Change(GH, "resources/read", uri), replace(READ, target=uri))
+    assert not touched(Change(GH, "resources/read", uri + "y"), replace(READ, target=uri))
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("file:///a/b", ("file:///a/", "file:///a")),
+        ("https://h/a?q#f", ("https://h/a?q#", "https://h/a?q", "https://h/a?", "https://h/a", "https://h/", "https://h")),
+        ("mem:a/b", ("mem:a/", "mem:a")),
+        ("file:///a", ()),
+        ("https://h", ()),
+        ("", ()),
+        ("no scheme", ()),
+    ],
+)  # fmt: skip
+def test_ancestors_are_cut_at_path_query_and_fragment(uri: str, expected: tuple[str, ...]) -> None:
+    """A scheme or a host is nobody's resource by itself."""
+    assert ancestors(uri) == expected
+
+
+@given(st.text(alphabet="a/:?#", max_size=300))
+def test_ancestors_are_few_and_shorter(uri: str) -> None:
+    """However a uri is made up, an update of it stays cheap."""
+    found = ancestors(uri)
+    assert len(found) <= 64
+    assert all(uri.startswith(parent) and parent != uri for parent in found)
+
+
+@given(st.binary())
+def test_any_bytes_as_contents_give_topics(raw: bytes) -> None:
+    """A broken result is stale by its own uri at least."""
+    assert ("resources/read", "file:///a") in topics_for(READ, raw, "private")

@@ -1,0 +1,525 @@
+"""What the response cache answers, stores, shares and forgets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from gateway.cache.flight import SingleFlight
+from gateway.cache.policy import Lookup, Rules
+from gateway.cache.responses import Cached, ResponseCache
+from gateway.cache.stores import MemoryGenerations, MemoryStore
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Change,
+    Partition,
+    Reason,
+    Reply,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import McpError, encode
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from tests.unit.cache.clock import Clock
+
+GH, JIRA = UpstreamName("gh"), UpstreamName("jira")
+LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
+ANN = replace(LISTS, partition=Partition("ann"))
+BOB = replace(LISTS, partition=Partition("bob"))
+PUBLIC = {"ttlMs": 60_000, "cacheScope": "public"}
+PRIVATE = {"ttlMs": 60_000, "cacheScope": "private"}
+
+
+class Upstream:
+    """Answers each fetch with what was set last, numbered; holds the answers back when told to."""
+
+    def __init__(self, **hints: object) -> None:
+        self.hints: dict[str, object] = dict(hints)
+        self.fetches = 0
+        self.error: Exception | None = None
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def __call__(self) -> Reply:
+        self.fetches += 1
+        number, hints = self.fetches, dict(self.hints)
+        self.asked.set()
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return Reply(encode({"number": number, **hints}))
+
+    def hold(self) -> None:
+        self.asked.clear()
+        self.go.clear()
+
+
+class Fixture:
+    """A cache with everything below it."""
+
+    def __init__(self, max_bytes: int = 2**20) -> None:
+        self.clock = Clock()
+        self.background = Background()
+        self.store = MemoryStore(max_bytes, self.clock)
+        self.flight = SingleFlight(self.background)
+        self.metrics = Metrics()
+        self.cache = ResponseCache(self.store, MemoryGenerations(), self.flight, self.metrics, self.clock)
+        self.get, self.invalidate = self.cache.get, self.cache.invalidate
+
+    async def ask(self, lookup: Lookup, fill: Callable[[], Awaitable[Reply]]) -> str:
+        """Return an answer in two words."""
+        return words(await self.cache.get(lookup, fill))
+
+    def assert_idle(self) -> None:
+        assert repr(self.flight) == "<SingleFlight []>"
+
+
+def words(cached: Cached) -> str:
+    return f"{cached.source} {cached.reason}"
+
+
+def number(cached: Cached) -> int:
+    """Return which fetch an answer came from."""
+    return int(cached.entry.result.split(b'"number":')[1].split(b",")[0].strip(b"}"))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def f() -> Fixture:
+    return Fixture()
+
+
+# Hits
+
+
+async def test_a_public_result_is_shared_by_everybody(f: Fixture) -> None:
+    """The product's promise: one fetch, whoever asks."""
+    upstream = Upstream(**PUBLIC)
+    assert await f.ask(ANN, upstream) == "miss absent"
+    for lookup in (ANN, BOB, LISTS):
+        assert await f.ask(lookup, upstream) == "hit hit"
+    assert upstream.fetches == 1
+
+
+async def test_a_private_result_is_its_owners(f: Fixture) -> None:
+    """B08: ann's list is served to ann, never to bob nor to nobody."""
+    upstream = Upstream(**PRIVATE)
+    assert [number(await f.get(lookup, upstream)) for lookup in (ANN, BOB, ANN, BOB)] == [1, 2, 1, 2]
+    assert number(await f.get(LISTS, upstream)) == 3
+
+
+async def test_callers_without_a_token_share_no_private_result(f: Fixture) -> None:
+    """C-19: not even one with himself."""
+    upstream = Upstream(**PRIVATE)
+    assert await f.ask(LISTS, upstream) == "bypass anonymous"
+    assert await f.ask(LISTS, upstream) == "bypass anonymous"
+    assert f.store.held == (0, 0)
+
+
+async def test_in_a_single_tenant_deployment_they_do(f: Fixture) -> None:
+    """The operator said they are one person; who brings a token is another one."""
+    rules = Rules(single_tenant=True)
+    nobody, upstream = replace(LISTS, rules=rules), Upstream(**PRIVATE)
+    assert await f.ask(nobody, upstream) == "miss absent"
+    assert await f.ask(nobody, upstream) == "hit hit"
+    assert await f.ask(replace(ANN, rules=rules), upstream) == "miss absent"
+
+
+async def test_an_entry_tells_what_remains_of_its_ttl(f: Fixture) -> None:
+    """C-10: the original value again would let staleness grow with every hop."""
+    upstream = Upstream(**PUBLIC)
+    assert (await f.get(ANN, upstream)).entry.remaining_ms(f.clock()) == 60_000
+    f.clock.now += 45.5
+    cached = await f.get(BOB, upstream)
+    assert cached.entry.remaining_ms(f.clock()) == 14_500
+    f.clock.now += 14.5
+    assert await f.ask(ANN, upstream) == "miss expired"
+    f.clock.now += 1000
+    assert await f.ask(ANN, upstream) == "miss absent"
+
+
+async def test_peek_returns_a_hit_at_once_and_nothing_else(f: Fixture) -> None:
+    """The way of a hit has no await that could wait."""
+    upstream = Upstream(**PUBLIC)
+    assert f.cache.peek(ANN) is None
+    fetched = await f.get(ANN, upstream)
+    peeked = f.cache.peek(BOB)
+    assert peeked is not None
+    assert peeked.entry is fetched.entry
+    f.clock.now += 60
+    assert f.cache.peek(ANN) is None
+
+
+async def test_a_hit_never_gives_the_loop_away(f: Fixture) -> None:
+    """No task, no lock: a hit is done before anything else runs."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    coroutine = f.get(ANN, upstream)
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)
+    assert words(done.value.value) == "hit hit"
+
+
+async def test_the_result_is_stored_in_the_upstreams_own_bytes(f: Fixture) -> None:
+    """B39: numbers, key order and escapes survive a hit; what belongs to one hop does not (C-39)."""
+    raw = b'{"ttlMs":6e4,"a":1.0,"b":18446744073709551616,"c":"\\u00e9","cacheScope":"public"'
+
+    async def fill() -> Reply:
+        return Reply(raw + b',"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"x"}}}')
+
+    assert (await f.get(ANN, fill)).entry.result == raw + b"}"
+    assert (await f.get(ANN, fill)).entry.result == raw + b"}"
+
+
+async def test_what_is_derived_lives_as_long_as_its_entry(f: Fixture) -> None:
+    """Parsed forms are made once per result, and gone with it."""
+    upstream = Upstream(**PUBLIC)
+    (await f.get(ANN, upstream)).entry.derived["page"] = "parsed"
+    assert (await f.get(BOB, upstream)).entry.derived == {"page": "parsed"}
+    await f.invalidate(Change(GH))
+    assert (await f.get(BOB, upstream)).entry.derived == {}
+
+
+# What is not stored
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({}, "bypass ttl"),
+        ({"ttlMs": 0, "cacheScope": "public"}, "bypass ttl"),
+        ({"ttlMs": -5, "cacheScope": "shared"}, "bypass ttl"),
+        ({"ttlMs": "60000", "cacheScope": "public"}, "bypass ttl"),
+        ({**PUBLIC, "resultType": "input_required"}, "bypass incomplete"),
+        ({**PUBLIC, "resultType": "task"}, "bypass incomplete"),
+        ({**PUBLIC, "text": "x" * 2**20}, "bypass too-large"),
+        ({"ttlMs": 60_000, "cacheScope": "shared"}, "miss absent"),
+        ({**PUBLIC, "resultType": "complete"}, "miss absent"),
+        ({**PUBLIC, "resultType": None}, "miss absent"),
+    ],
+)
+async def test_what_is_stored_and_why_not(f: Fixture, hints: dict[str, object], expected: str) -> None:
+    """C-03, C-11, C-13: what is not stored is fetched again by the next caller, and handed on as it is."""
+    upstream = Upstream(**hints)
+    first = await f.get(ANN, upstream)
+    assert words(first) == expected
+    assert first.entry.result == encode({"number": 1, **hints})
+    assert await f.ask(ANN, upstream) == ("hit hit" if expected.startswith("miss") else expected)
+
+
+async def test_what_is_no_object_is_handed_on_and_never_stored(f: Fixture) -> None:
+    """Saying what is wrong with it is not the cache's business."""
+
+    async def fill() -> Reply:
+        return Reply(b"[1, 2]")
+
+    cached = await f.get(ANN, fill)
+    assert words(cached) == "bypass incomplete"
+    assert cached.entry.result == b"[1, 2]"
+    assert cached.entry.remaining_ms(f.clock()) == 0
+
+
+async def test_a_public_result_that_must_not_be_shared(f: Fixture) -> None:
+    """C-24: with share_public off it is its caller's own; a caller without a token has none."""
+    rules = Rules(share_public=False)
+    upstream = Upstream(**PUBLIC)
+    assert await f.ask(replace(ANN, rules=rules), upstream) == "miss absent"
+    assert await f.ask(replace(ANN, rules=rules), upstream) == "hit hit"
+    assert await f.ask(replace(BOB, rules=rules), upstream) == "miss absent"
+    assert await f.ask(replace(LISTS, rules=rules), upstream) == "bypass not-shared"
+
+
+async def test_a_narrowed_upstream_serves_nothing_that_was_shared_before(f: Fixture) -> None:
+    """The public arm is not even looked at."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    assert await f.ask(replace(BOB, rules=Rules(share_public=False)), upstream) == "miss absent"
+    assert await f.ask(replace(BOB, rules=Rules(scope="private")), upstream) == "hit hit"
+    assert number(await f.get(replace(BOB, rules=Rules(scope="private")), upstream)) == 2
+
+
+async def test_a_floor_keeps_what_its_upstream_did_not(f: Fixture) -> None:
+    """min_ttl: for the caller who fetched it, and nobody else."""
+    rules = Rules(min_ttl={"tools/list": 60.0})
+    upstream = Upstream(ttlMs=0, cacheScope="public")
+    assert await f.ask(replace(ANN, rules=rules), upstream) == "miss absent"
+    assert await f.ask(replace(ANN, rules=rules), upstream) == "hit hit"
+    assert await f.ask(replace(BOB, rules=rules), upstream) == "miss absent"
+
+
+@pytest.mark.parametrize(
+    "error", [McpError(-32602, "unknown cursor"), UpstreamUnavailable(GH, Reason.TIMEOUT)]
+)
+async def test_an_error_reaches_every_waiter_and_is_not_kept(f: Fixture, error: Exception) -> None:
+    """C-03, B51: the next caller asks again."""
+    upstream = Upstream(**PRIVATE)
+    upstream.error = error
+    results = await asyncio.gather(*(f.get(ANN, upstream) for _ in range(5)), return_exceptions=True)
+    assert results == [error] * 5
+    assert upstream.fetches == 1
+    upstream.error = None
+    assert await f.ask(ANN, upstream) == "miss absent"
+    f.assert_idle()
+
+
+# Scope changes
+
+
+async def test_the_latest_answer_decides_the_scope(f: Fixture) -> None:
+    """C-20: a private answer takes the public one back, a public one replaces the caller's own."""
+    early, late = Upstream(**PRIVATE), Upstream(**PUBLIC)
+    early.hold()
+    slow = asyncio.create_task(f.get(ANN, early))
+    await early.asked.wait()
+    assert await f.ask(BOB, late) == "miss absent"
+    early.go.set()
+    assert words(await slow) == "miss absent"
+    assert await f.ask(BOB, Upstream(**PRIVATE)) == "miss absent"
+
+    f.clock.now += 60
+    assert await f.ask(ANN, late) == "miss expired"
+    assert f.store.held[0] == 2  # the public one and bob's; ann's own is gone
+    assert await f.ask(LISTS, late) == "hit hit"
+
+
+async def test_public_pages_of_a_partly_private_list_are_taken_back(f: Fixture) -> None:
+    """C-23: all pages carry one scope; from then on page one is kept for each caller alone."""
+    first, second = Upstream(**PUBLIC), Upstream(**PRIVATE)
+    page_two = replace(ANN, target="2")
+    await f.get(ANN, first)
+    await f.get(page_two, second)
+    epoch = f.cache.epoch
+    await f.cache.purge_public(ANN)
+    assert f.cache.epoch > epoch
+    assert await f.ask(BOB, first) == "miss generation"
+    assert await f.ask(ANN, first) == "miss absent"
+    assert await f.ask(BOB, first) == "hit hit"
+    assert (await f.get(ANN, first)).entry.scope == "private"
+    assert await f.ask(page_two, second) == "hit hit"
+    assert await f.ask(LISTS, first) == "bypass anonymous"
+    assert await f.ask(replace(ANN, method="prompts/list"), Upstream(**PUBLIC)) == "miss absent"
+    assert await f.ask(replace(BOB, method="prompts/list"), Upstream(**PUBLIC)) == "hit hit"
+
+    f.clock.now += 600
+    assert await f.ask(ANN, first) == "miss absent"
+    assert await f.ask(BOB, first) == "hit hit"
+
+
+# Invalidation
+
+
+async def test_a_change_makes_its_list_stale_at_once(f: Fixture) -> None:
+    """C-30: all cursors, all profiles, all callers, that upstream."""
+    upstream = Upstream(**PRIVATE)
+    touched = [ANN, BOB, replace(ANN, target="2"), replace(ANN, profile="ui")]
+    untouched = [replace(ANN, method="prompts/list"), replace(ANN, upstream=JIRA)]
+    for lookup in touched + untouched:
+        await f.get(lookup, upstream)
+    epoch = f.cache.epoch
+    await f.invalidate(Change(GH, "tools/list"))
+    assert f.cache.epoch == epoch + 1
+    assert [await f.ask(lookup, upstream) for lookup in touched] == ["miss generation"] * 4
+    assert [await f.ask(lookup, upstream) for lookup in untouched] == ["hit hit"] * 2
+
+
+async def test_an_update_reaches_what_holds_the_uri(f: Fixture) -> None:
+    """C-30: reads of it, and reads whose contents include it."""
+    read = replace(ANN, method="resources/read", target="file:///dir")
+    container = Upstream(**PUBLIC, contents=[{"uri": "x:in/dir", "text": ""}])
+    other = Upstream(**PUBLIC, contents=[{"uri": "x:other", "text": ""}])
+    await f.get(read, container)
+    await f.get(replace(read, target="x:other"), other)
+    await f.invalidate(Change(GH, "resources/read", "x:in/dir"))
+    assert await f.ask(read, container) == "miss generation"
+    assert await f.ask(replace(read, target="x:other"), other) == "hit hit"
+
+
+async def test_a_fill_begun_before_a_change_is_not_stored(f: Fixture) -> None:
+    """C-32: it answers those who asked before, with a ttl of nothing, and nobody after."""
+    upstream = Upstream(**PUBLIC)
+    upstream.hold()
+    early = [asyncio.create_task(f.get(ANN, upstream)) for _ in range(2)]
+    await upstream.asked.wait()
+    await f.invalidate(Change(GH, "tools/list"))
+    upstream.asked.clear()
+    late = asyncio.create_task(f.get(ANN, upstream))
+    await upstream.asked.wait()
+    assert upstream.fetches == 2
+    upstream.go.set()
+    for task in early:
+        cached = await task
+        assert (words(cached), number(cached)) == ("bypass generation", 1)
+        assert cached.entry.remaining_ms(f.clock()) == 0
+    assert (words(await late), number(await late)) == ("miss absent", 2)
+    assert number(await f.get(ANN, upstream)) == 2
+    f.assert_idle()
+
+
+async def test_a_read_begun_before_an_update_of_its_contents_is_not_joined(f: Fixture) -> None:
+    """What it will hold is not known yet, so any change of its upstream parts early from late."""
+    read = replace(ANN, method="resources/read", target="file:///dir")
+    upstream = Upstream(**PUBLIC, contents=[{"uri": "x:y", "text": ""}])
+    upstream.hold()
+    early = asyncio.create_task(f.get(read, upstream))
+    await upstream.asked.wait()
+    await f.invalidate(Change(GH, "resources/read", "x:y"))
+    late = asyncio.create_task(f.get(read, upstream))
+    await settle()
+    upstream.go.set()
+    assert (number(await early), words(await early)) == (1, "bypass generation")
+    assert (number(await late), words(await late)) == (2, "miss absent")
+
+
+async def test_a_change_elsewhere_does_not_spoil_a_fill(f: Fixture) -> None:
+    """Only what touches the result counts against storing it."""
+    upstream = Upstream(**PUBLIC)
+    upstream.hold()
+    task = asyncio.create_task(f.get(ANN, upstream))
+    await upstream.asked.wait()
+    await f.invalidate(Change(GH, "prompts/list"))
+    await f.invalidate(Change(JIRA))
+    upstream.go.set()
+    assert words(await task) == "miss absent"
+
+
+# Waiting together
+
+
+async def test_callers_of_one_context_wait_for_one_fetch(f: Fixture) -> None:
+    """B51: 200 at once on an entry that just expired, and the first of them leaves."""
+    upstream = Upstream(**PRIVATE)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.hold()
+    tasks = [asyncio.create_task(f.get(ANN, upstream)) for _ in range(200)]
+    await upstream.asked.wait()
+    tasks[0].cancel()
+    await settle()
+    upstream.go.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert {words(cached) for cached in answers[1:] if isinstance(cached, Cached)} == {"miss expired"}
+    assert upstream.fetches == 2
+    f.assert_idle()
+
+
+async def test_waiting_never_crosses_contexts(f: Fixture) -> None:
+    """C-34: nobody knows yet whether the answer is private."""
+    upstream = Upstream(**PRIVATE)
+    answers = await asyncio.gather(f.get(ANN, upstream), f.get(BOB, upstream), f.get(ANN, upstream))
+    assert [number(cached) for cached in answers] == [1, 2, 1]
+
+
+async def test_callers_without_a_token_fetch_for_themselves_at_first(f: Fixture) -> None:
+    """They have no context in common, and nothing says yet that the list is public."""
+    upstream = Upstream(**PRIVATE)
+    upstream.hold()
+    tasks = [asyncio.create_task(f.get(LISTS, upstream)) for _ in range(3)]
+    await settle()
+    assert upstream.fetches == 3
+    upstream.go.set()
+    assert sorted([number(await task) for task in tasks]) == [1, 2, 3]
+
+
+async def test_callers_without_a_token_wait_together_for_what_was_public(f: Fixture) -> None:
+    """B51 for open deployments: a public list that just expired is fetched once."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    answers = await asyncio.gather(*(f.get(LISTS, upstream) for _ in range(50)))
+    assert {number(cached) for cached in answers} == {2}
+    assert upstream.fetches == 2
+
+
+async def test_what_turns_out_private_goes_to_the_one_who_fetched_it(f: Fixture) -> None:
+    """They waited for a public answer; each of the others then fetches his own."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(LISTS, upstream)
+    f.clock.now += 60
+    upstream.hints = dict(PRIVATE)
+    answers = await asyncio.gather(*(f.get(LISTS, upstream) for _ in range(5)))
+    assert sorted(number(cached) for cached in answers) == [2, 3, 4, 5, 6]
+    f.assert_idle()
+
+
+async def test_an_unfinished_answer_goes_to_one_caller(f: Fixture) -> None:
+    """C-03: it asks one caller for input; the others get asked for themselves."""
+    upstream = Upstream(resultType="input_required")
+    answers = await asyncio.gather(*(f.get(ANN, upstream) for _ in range(3)))
+    assert sorted(number(cached) for cached in answers) == [1, 2, 3]
+
+
+async def test_a_read_without_a_ttl_is_never_older_than_its_request(f: Fixture) -> None:
+    """Somebody may have written after the first reader asked; from then on nobody waits for another."""
+    read = replace(ANN, method="resources/read", target="file:///a")
+    upstream = Upstream(ttlMs=0, cacheScope="private")
+    answers = await asyncio.gather(*(f.get(read, upstream) for _ in range(3)))
+    assert sorted(number(cached) for cached in answers) == [1, 2, 3]
+    upstream.hold()
+    tasks = [asyncio.create_task(f.get(read, upstream)) for _ in range(3)]
+    await settle()
+    assert upstream.fetches == 6
+    upstream.go.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_leaving_at_any_moment_leaves_nothing_behind() -> None:
+    """One of three callers is cancelled at every step of the way, or all of them."""
+    for leaving in (1, 3):
+        for after in range(15):
+            f, upstream = Fixture(), Upstream(**PRIVATE)
+            tasks = [asyncio.create_task(f.get(ANN, upstream)) for _ in range(3)]
+            for _ in range(after):
+                await asyncio.sleep(0)
+            for task in tasks[:leaving]:
+                task.cancel()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(one, Cached) for one in answers[leaving:])
+            assert upstream.fetches <= 1
+            f.assert_idle()
+            await settle()
+            assert repr(f.background) == "<Background []>"
+
+
+async def test_waiting_callers_learn_that_the_gateway_stops(f: Fixture) -> None:
+    """In the words of every other failure of an upstream."""
+    upstream = Upstream(**PRIVATE)
+    upstream.hold()
+    task = asyncio.create_task(f.get(ANN, upstream))
+    await upstream.asked.wait()
+    await f.background.close(1)
+    with pytest.raises(UpstreamUnavailable) as stopped:
+        await task
+    assert stopped.value.reason is Reason.STOPPING
+
+
+# Counting
+
+
+async def test_every_answer_is_counted_once(f: Fixture) -> None:
+    """By upstream, method, result and reason."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    await f.get(ANN, upstream)
+    await f.invalidate(Change(GH, "tools/list"))
+    text = (await asyncio.to_thread(f.metrics.render)).decode()  # it reads /proc
+    count = 'mcp_gateway_cache_lookups_total{method="tools/list",reason="%s",result="%s",upstream="gh"} 1.0'
+    assert count % ("absent", "miss") in text
+    assert 'result="hit",upstream="gh"} 1.0' in text
+    assert "mcp_gateway_cache_entries 1.0" in text
+    assert 'mcp_gateway_cache_invalidations_total{cause="list_changed",upstream="gh"} 1.0' in text
+
+
+def test_the_cache_says_what_it_holds(f: Fixture) -> None:
+    """A repr worth reading in a failing test."""
+    assert repr(f.cache) == (
+        "<ResponseCache epoch 0 <MemoryStore 0 entries, 0 of 1048576 bytes> "
+        "<MemoryGenerations []> <SingleFlight []>>"
+    )
