@@ -5,7 +5,6 @@ what went wrong to stderr, and its last line says what to do next.
 """
 
 import argparse
-import asyncio
 import errno
 import json
 import os
@@ -153,6 +152,8 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     if endpoint not in settings.endpoints:
         known = " or ".join(f"--endpoint {path}" for path in settings.endpoints)
         return _complain(f"there is no endpoint {endpoint}", f"use {known}", code=WRONG)
+    import asyncio  # only here, as gateway.app: the quick commands start without either
+
     listing = asyncio.run((app or _app()).list_tools(settings, endpoint))
     code = PROBLEMS if listing.problems else FINE
     if arguments.json:
@@ -185,7 +186,7 @@ def _load(arguments: argparse.Namespace) -> Config:
 
 
 def _app() -> App:
-    from gateway import app  # only here: check, schema and version start without the server's libraries
+    from gateway import app
 
     return app
 

@@ -220,7 +220,7 @@ class Tls(Model):
 class Upstream(Model):
     """A server behind the gateway: its URL, or a mapping with these keys."""
 
-    url: UpstreamUrl
+    url: UpstreamUrl = Field(repr=False)
     """The Streamable HTTP address; credentials belong under `auth`."""
     era: Literal["auto", "modern"] = "auto"
     """Which protocol the upstream speaks; auto asks it."""

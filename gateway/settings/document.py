@@ -115,6 +115,8 @@ def show_path(path: Path) -> str:
             text += f"[{part}]"
         else:
             shown = part if re.fullmatch(r"[\w/$-]+", part) else json.dumps(part, ensure_ascii=False)
+            if "://" in part:
+                shown = '"…"'  # a URL in the place of a key may hold a credential (B42)
             text += f".{shown}" if text else shown
     return text
 
@@ -149,16 +151,9 @@ def _as_yaml(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     # In valid JSON a raw tab is always space between tokens, and these characters only stand inside strings.
-    text = re.sub(
+    return re.sub(
         "[\x7f-\x9f\u2028\u2029\ufeff]", lambda hit: f"\\u{ord(hit[0]):04x}", text.replace("\t", " ")
     )
-    return re.sub(r"\\(?:u(d[89ab]..)\\u(d[c-f]..)|.)", _join_surrogates, text, flags=re.IGNORECASE)
-
-
-def _join_surrogates(hit: re.Match[str]) -> str:
-    if hit[1] is None:
-        return hit[0]
-    return (chr(int(hit[1], 16)) + chr(int(hit[2], 16))).encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
@@ -273,6 +268,11 @@ class _Reader:
     def _interpolated(self, text: str, path: Path) -> str | Unreadable:
         """Return a string with its variables put in."""
         complaints: list[str] = []
+        if _SURROGATE.search(text):
+            # JSON writes an emoji as two escapes, which YAML takes for two characters.
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+            if _SURROGATE.search(text):
+                complaints.append("half a surrogate pair (\\ud800 to \\udfff) is no text")
 
         def put_in(hit: re.Match[str]) -> str:
             if hit[0] == "$$":

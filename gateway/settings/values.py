@@ -26,7 +26,7 @@ class FromFile:
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 10 * 365 * 86400.0
-_SIZE = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
+_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)")
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
@@ -366,7 +366,7 @@ Separator = Annotated[str, AfterValidator(_separator), _text_schema(r"[A-Za-z0-9
 Namespace = Annotated[str, AfterValidator(_namespace), _text_schema(_NAMESPACE.pattern)]
 Prefix = Annotated[str, AfterValidator(_prefix), _text_schema(f"(?:{_NAMESPACE.pattern})?")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path), _text_schema(_ENDPOINT.pattern)]
-UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA, Field(repr=False)]
+UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA]
 ProxyUrl = Annotated[str, AfterValidator(_proxy_url), _URL_SCHEMA]
 PublicUrl = Annotated[str, AfterValidator(_public_url), _URL_SCHEMA]
 OriginText = Annotated[str, AfterValidator(_origin)]

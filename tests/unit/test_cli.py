@@ -1,0 +1,283 @@
+"""What the commands print, and how they end."""
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.app import Addresses, ToolLine, ToolListing
+from gateway.cli import main
+from gateway.config import VERSION, Config, schema
+
+GOOD = (
+    "upstreams:\n  time: http://127.0.0.1:9001/mcp?key=hunter2\n"
+    "  gh: {url: https://gh.example/mcp, auth: {bearer: hunter2}}\n"
+    "endpoints: {/mcp: {}, /mcp/dev: {upstreams: [gh]}}\n"
+)
+
+
+class ScriptedApp:
+    """Plays gateway.app: the commands must need nothing else of it."""
+
+    def __init__(
+        self, *, code: int = 0, error: BaseException | None = None, problems: tuple[str, ...] = ()
+    ) -> None:
+        self.code = code
+        self.error = error
+        self.problems = problems
+        self.asked: list[str] = []
+
+    def serve(self, config: Config, *, ready: Callable[[Addresses], None] | None = None) -> int:
+        if self.error:
+            raise self.error
+        assert ready is not None
+        ready(
+            Addresses(
+                tuple(f"http://127.0.0.1:4711{path}" for path in config.endpoints), "http://127.0.0.1:4712"
+            )
+        )
+        return self.code
+
+    async def list_tools(self, config: Config, endpoint: str) -> ToolListing:
+        self.asked.append(endpoint)
+        tools = (
+            ()
+            if endpoint == "/empty"
+            else (ToolLine("gh__find", "gh", "search", "Find \x1b[31mthings\nmore"),)
+        )
+        return ToolListing(tools, self.problems)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    path = tmp_path / "good.yaml"
+    path.write_text(GOOD)
+    return str(path)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    path = tmp_path / "bad.yaml"
+    path.write_text("admim: off\nupstreams: {gh: {url: http://gh, timout: 1s}}\n")
+    return str(path)
+
+
+# check
+
+
+def test_check_says_that_a_file_is_fine(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what is in it; nothing is started, and nothing needs to be reachable."""
+    assert main(["check", good]) == 0
+    assert capsys.readouterr() == (f"{good}: fine, 2 upstreams, 2 endpoints\n", "")
+
+
+def test_check_lists_every_problem_and_what_to_do(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line per problem, on stderr, then the next step."""
+    assert main(["check", bad]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[:2] == [
+        f"{bad}:1: admim: unknown key; did you mean `admin`?",
+        f"{bad}:2: upstreams.gh.timout: unknown key; did you mean `timeout`?",
+    ]
+    assert err.splitlines()[2] == "error: 2 problems in the configuration"
+    assert err.splitlines()[-1].startswith("next: ")
+
+
+def test_check_answers_programs(good: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same facts as data, on stdout, with the same exit code."""
+    assert main(["check", good, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "problems": [], "warnings": []}
+    assert main(["check", bad, "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert report["problems"][0] == {
+        "file": bad, "line": 1, "path": "admim", "message": "unknown key; did you mean `admin`?"
+    }  # fmt: skip
+
+
+def test_warnings_do_not_fail_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Allowed is allowed."""
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"My Server": {"url": "http://a/mcp"}}}')
+    assert main(["check", str(path)]) == 0
+    assert "warning: mcpServers.My Server becomes the upstream my-server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "serve", "tools"])
+def test_a_missing_file_is_said_plainly(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback for what happens every day."""
+    missing = str(tmp_path / "nope.yaml")
+    assert main([command, missing], app=ScriptedApp()) == 2
+    err = capsys.readouterr().err
+    assert f"{missing}: cannot be read: No such file or directory" in err
+    assert "Traceback" not in err
+
+
+# serve
+
+
+@pytest.mark.parametrize("arguments", [["--config"], ["-c"], []])
+def test_serve_says_where_everything_is(
+    arguments: list[str], good: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As bound, with each upstream, and without a secret (B42)."""
+    assert main(["serve", *arguments, good], app=ScriptedApp()) == 0
+    out = capsys.readouterr().out
+    assert "http://127.0.0.1:4711/mcp/dev" in out
+    assert "http://127.0.0.1:4712" in out
+    assert "https://gh.example/mcp" in out
+    assert "auth bearer" in out
+    assert "hunter2" not in out
+
+
+def test_serve_tells_programs_in_one_line(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A test or a supervisor reads the ports that `port 0` became."""
+    assert main(["serve", good, "--json"], app=ScriptedApp()) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "endpoints": {"/mcp": "http://127.0.0.1:4711/mcp", "/mcp/dev": "http://127.0.0.1:4711/mcp/dev"},
+        "admin": "http://127.0.0.1:4712",
+        "upstreams": ["time", "gh"],
+    }
+
+
+def test_serve_ends_with_the_code_of_the_gateway(good: str) -> None:
+    """A second signal ends with 1."""
+    assert main(["serve", good], app=ScriptedApp(code=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EADDRINUSE, "address already in use"), "another port"),
+        (PermissionError(errno.EACCES, "permission denied"), "above 1023"),
+        (OSError(errno.EADDRNOTAVAIL, "cannot assign"), "an address of this machine"),
+        (OSError(-2, "Name or service not known"), "an address of this machine"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/run/ca.pem"), "/run/ca.pem"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_gateway_that_cannot_start_says_what_to_do(
+    error: BaseException, said: str, good: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1: the configuration is right, the machine is not ready for it."""
+    assert main(["serve", good], app=ScriptedApp(error=error)) == 1
+    assert said in capsys.readouterr().err
+
+
+# tools
+
+
+def test_tools_shows_what_a_client_sees(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Name, origin, first line; what an upstream wrote does not steer the terminal."""
+    app = ScriptedApp()
+    assert main(["tools", "--config", good], app=app) == 0
+    out = capsys.readouterr().out
+    assert out.split()[:3] == ["gh__find", "gh:", "search"]
+    assert "\x1b" not in out
+    assert "more" not in out
+    assert app.asked == ["/mcp"]
+
+
+def test_tools_asks_for_the_endpoint_named(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An endpoint that is not there is wrong usage."""
+    app = ScriptedApp()
+    assert main(["tools", good, "--endpoint", "/mcp/dev", "--json"], app=app) == 0
+    assert json.loads(capsys.readouterr().out)["tools"] == [
+        {
+            "name": "gh__find",
+            "upstream": "gh",
+            "original": "search",
+            "description": "Find \x1b[31mthings\nmore",
+        }
+    ]
+    assert main(["tools", good, "--endpoint", "/nope"], app=app) == 2
+    assert "next: use --endpoint /mcp or --endpoint /mcp/dev" in capsys.readouterr().err
+    assert app.asked == ["/mcp/dev"]
+
+
+def test_tools_that_are_missing_are_a_problem(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, in both forms."""
+    app = ScriptedApp(problems=("gh: connection failed",))
+    assert main(["tools", good], app=app) == 1
+    assert "problem: gh: connection failed" in capsys.readouterr().err
+    assert main(["tools", good, "--json"], app=app) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == ["gh: connection failed"]
+
+
+def test_no_tools_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty answer would look like a failure."""
+    path = tmp_path / "c.yaml"
+    path.write_text("upstreams: {a: http://a}\nendpoints: {/empty: }")
+    assert main(["tools", str(path)], app=ScriptedApp()) == 0
+    assert capsys.readouterr().out == "/empty shows no tools\n"
+
+
+# schema, version, usage
+
+
+def test_schema_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ready to be redirected into a file."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema()
+
+
+def test_version_names_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and for programs."""
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"mcp-gateway {VERSION}\n"
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == VERSION
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["frob"], ["serve"], ["serve", "a", "--config", "b"], ["check"], ["tools"], ["check", "a", "--frob"],
+     ["serve", "a", "b"]],
+)  # fmt: skip
+def test_wrong_usage_ends_with_2_and_a_next_step(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never a traceback, never exit code 1."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "--help` shows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["tools"], ["schema"], ["version"]])
+def test_help_is_an_answer(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0; the main one has examples."""
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: mcp-gateway" in out
+    assert command or "examples:" in out
+
+
+def test_quick_commands_do_not_load_the_server() -> None:
+    """check, schema and version must be fast: no aiohttp, no gateway.app."""
+    code = (
+        "import sys; from gateway.cli import main; main(['version']); "
+        "sys.exit(any(name in sys.modules for name in ('aiohttp', 'asyncio', 'cryptography', 'gateway.app')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mcp-gateway schema | head -1` ends quietly."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["schema"]) == 1
+        monkeypatch.setattr(sys, "stdout", io.StringIO())

@@ -1,0 +1,481 @@
+"""A file becomes a Config, or a list of everything that is wrong with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from pydantic import BaseModel, SecretStr, ValidationError
+from ruamel.yaml import YAML
+
+from gateway.config import Auth, Config, ConfigError, Upstream, load, load_file, schema
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "config" / "gateway.example.yaml"
+UP = "upstreams: {a: http://a/mcp}\n"
+ENV = {"TOK": "hunter2", "EMPTY": "", "PORT": "8081", "DEPTH": "7", "YES": "true"}
+
+
+def read(text: str, folder: Path = Path()) -> Config:
+    return load(text, file="g.yaml", env=ENV, folder=folder)
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def warned(text: str) -> list[str]:
+    warnings: list[str] = []
+    load(text, env=ENV, warn=warnings.append)
+    return warnings
+
+
+# What a file may say
+
+
+def test_one_line_is_enough() -> None:
+    """An upstream is its URL; everything else has a default."""
+    config = read("upstreams:\n  time: http://127.0.0.1:9001/mcp\n")
+    assert config.upstreams["time"].url == "http://127.0.0.1:9001/mcp"
+    assert config.upstreams["time"].prefix == "time"
+    assert config.listen == "127.0.0.1:8080"
+    assert list(config.endpoints) == ["/mcp"]
+    assert config.endpoints["/mcp"].upstreams is None
+
+
+def test_the_order_of_the_file_is_the_order_of_the_upstreams() -> None:
+    """Merged lists follow it (F-28)."""
+    assert list(read("upstreams: {z: http://z, a: http://a, m: http://m}").upstreams) == ["z", "a", "m"]
+
+
+@pytest.mark.parametrize(
+    ("auth", "kind"),
+    [
+        ("none", "none"),
+        ("forward", "forward"),
+        ("{bearer: '${TOK}'}", "bearer"),
+        ("{headers: {X-Key: '${TOK}', Authorization: 'Basic eDp5'}}", "headers"),
+    ],
+)
+def test_auth_is_a_word_or_one_key(auth: str, kind: str) -> None:
+    """The kind follows from the form."""
+    config = read(f"upstreams: {{a: {{url: http://a, auth: {auth}}}}}")
+    assert config.upstreams["a"].auth.kind == kind
+
+
+@pytest.mark.parametrize(
+    "auth",
+    ["hunter2", "{hunter2: 1}", "[hunter2]", "{}", "{bearer: hunter2, headers: {A: b}}",
+     "{kind: bearer, bearer: hunter2}", "bearer", "{bearer: 'Bearer hunter2'}", "{bearer: }", "{headers: {}}",
+     "{headers: [hunter2]}", "{bearer: ''}", "{bearer: 12345}", "{kind: none}", "", "true",
+     "{headers: {'hunter2 x': y}}"],
+)  # fmt: skip
+def test_any_other_auth_is_one_problem_that_repeats_no_token(auth: str) -> None:
+    """Whatever stands where a token may stand stays unsaid (B42); the key of a header is no token."""
+    (problem,) = problems(f"upstreams: {{a: {{url: http://a, auth: {auth}}}}}")
+    assert "upstreams.a.auth" in problem
+    assert "hunter2" not in problem or "hunter2 x" in problem
+    assert "12345" not in problem
+
+
+def test_variables_fill_numbers_and_switches_too() -> None:
+    """`"${PORT}"` is a text; what it stands for counts."""
+    config = read(
+        UP + "listen: '127.0.0.1:${PORT}'\nlimits: {depth: '${DEPTH}'}\ncache: {single_tenant: '${YES}'}"
+    )
+    assert (config.listen, config.limits.depth, config.cache.single_tenant) == ("127.0.0.1:8081", 7, True)
+
+
+def test_empty_sections_mean_their_defaults() -> None:
+    """A section whose lines are all commented out."""
+    assert read(UP + "cache:\nnames:\nlimits:\nendpoints: {/mcp: }\nlog:\nsecrets:\n") == read(UP)
+
+
+def test_python_code_may_use_numbers_and_models() -> None:
+    """Other parts build configurations without a file."""
+    upstream = Upstream(url="http://a", prefix="", timeout=0.05, auth=Auth(bearer=SecretStr("t")))
+    assert Config(upstreams={"a": upstream}).upstreams["a"].timeout == 0.05
+    assert Config.model_validate({"upstreams": {"a": "http://a"}}).upstreams["a"].prefix == "a"
+    with pytest.raises(ValidationError, match="same"):
+        Config.model_validate(
+            {"upstreams": {"a": "http://a"}, "endpoints": {"/mcp": {"upstreams": ["same"]}}}
+        )
+
+
+def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
+    """A path that is wrong fails the start, not the first call (B49)."""
+    (tmp_path / "ca.pem").touch()
+    text = "upstreams: {a: {url: https://a, tls: {ca_file: ca.pem}}}"
+    assert read(text, tmp_path).upstreams["a"].tls.ca_file == str(tmp_path / "ca.pem")
+    assert "cannot read" in problems(text)[0]
+
+
+# What a file may not say
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("admim: off", "g.yaml:2: admim: unknown key; did you mean `admin`?"),
+        ("timeout: 3s", "g.yaml:2: timeout: unknown key here; it belongs at upstreams.NAME.timeout"),
+        ("cache:\n  Memory: 1MiB", "g.yaml:3: cache.Memory: unknown key; did you mean `memory`?"),
+        ("xyzzy: 1", "g.yaml:2: xyzzy: unknown key; known here: listen, admin"),
+        ("limits: {page-size: 3}", "limits.page-size: unknown key; did you mean `page_size`?"),
+        ("endpoints: {/mcp: {upstream: [a]}}", "/mcp.upstream: unknown key; did you mean `upstreams`?"),
+        ("cache: {redis: redis://x}", "Redis is not supported by this version"),
+        ("cache: {stale_if_error: 1s}", "not supported by this version"),
+        ("limits: {sessions: 3}", "not supported by this version"),
+        ("log: {level: loud}", "log.level: expected 'debug', 'info', 'warning' or 'error', found 'loud'"),
+        ("limits: {depth: many}", "limits.depth: expected a whole number, found 'many'"),
+        ("limits: {depth: '${TOK}'}", "expected a whole number, found '${TOK}'"),
+        ("limits: {depth: 0}", "expected at least 1, found '0'"),
+        ("limits: {depth: true}", "expected a whole number"),
+        ("names: {max_length: 31}", "expected at least 32"),
+        ("names: {max_length: 129}", "expected at most 128"),
+        ("names: {separator: .}", "charset: spec"),
+        ("names: {separator: ' '}", "expected 1 to 8 characters"),
+        ("limits: {message: 0}", "expected more than 0"),
+        ("cache: [1]", "expected a mapping"),
+        ("origins: https://a", "expected a list"),
+        ("identity: {name: 3}", "expected text: put the value in quotes"),
+        ("cache: {single_tenant: perhaps}", "expected true or false"),
+        ("startup_wait: 5", "expected a unit behind the number: 250ms, 30s, 5m or 24h, found '5'"),
+        ("admin: 127.0.0.1:8080", "choose another port"),
+        ("public_url: mcp.example.com", "expected a URL"),
+        ("endpoints: {}", "at least one path"),
+        ("endpoints: {/mcp: {}, /mcp/: {}}", '"/mcp" would do'),
+        ("endpoints: {/mcp: {upstreams: [b]}}", "endpoints./mcp.upstreams[0]: there is no upstream `b`"),
+        ("endpoints: {/mcp: {upstreams: [a, a]}}", "/mcp.upstreams[1]: `a` is in this list already"),
+        ("endpoints: {/mcp: {upstreams: []}}", "at least one upstream"),
+        ("endpoints: {/mcp: {tools: {rename: {a: x, b: x}}}}", "a and b cannot both become x"),
+        ("endpoints: {/mcp: {tools: {rename: {a: x y}}}}", "expected a tool name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
+    """File, line, path, what was expected, and the nearest known key."""
+    (problem,) = problems(UP + text)
+    assert problem.startswith("g.yaml:")
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("upstreams", "said"),
+    [
+        ("{}", "at least one upstream"),
+        ("", "expected a mapping"),
+        ("{a: }", "`url` is missing"),
+        ("{a: {prefix: b}}", "`url` is missing"),
+        ("{a: [http://a]}", "expected a mapping"),
+        ("{Time_Server: http://a}", 'up to 30 of a-z 0-9 and -: "time-server" would do'),
+        ("{a: {url: http://a, prefix: A_b}}", '"a-b" would do'),
+        ("{a: http://a, b: {url: http://b, prefix: a}}", 'b.prefix: "a" is the prefix of `a` too, and /mcp'),
+        ("{a: {url: http://a, prefix: ''}, b: {url: http://b, prefix: ''}}", '"" is the prefix of `a` too'),
+        ("{a: {command: npx, args: [-y], env: {K: v}}}", "`command` is not supported by this version"),
+        ("{a: {url: http://a, era: legacy}}", "`legacy` is not supported by this version"),
+        ("{a: {url: http://a, isolation: x}}", "not supported by this version"),
+        ("{a: {url: http://a, cache: {calls: {}}}}", "not supported by this version"),
+        ("{a: {url: http://a, auth: {client_credentials: {}}}}", "not supported by this version"),
+        ("{a: {url: http://a, auth: token_exchange}}", "not supported by this version"),
+        ("{a: {url: http://a, headers: {A: b}}}", "it belongs at upstreams.NAME.auth.headers"),
+        ("{a: {url: http://a, timout: 3s}}", "did you mean `timeout`?"),
+        ("{a: {url: http://a, cache: {min_ttl: {tools/call: 1s}}}}", "expected a method whose result"),
+        ("{a: {url: http://a, tls: {client_key: /dev/null}}}", "client_key needs client_cert"),
+        ("{a: {url: http://a, connections: 0}}", "expected at least 1"),
+        ("{a: {url: http://a, timeout: 0}}", "expected more than 0"),
+        ("{a: {url: http://a, forward_headers: [Authorization]}}", "auth: forward"),
+        ("{a: {url: http://a, proxy: 'http://u:hunter2@p'}}", "proxy that asks for credentials"),
+    ],
+)  # fmt: skip
+def test_a_wrong_upstream_is_said_at_its_line(upstreams: str, said: str) -> None:
+    """One mistake is one problem."""
+    (problem,) = problems(f"upstreams: {upstreams}")
+    assert said in problem
+    assert "hunter2" not in problem
+
+
+def test_prefixes_may_repeat_where_no_endpoint_serves_both() -> None:
+    """Only names that meet can collide."""
+    read(
+        "upstreams: {a: {url: http://a, prefix: ''}, b: {url: http://b, prefix: ''}}\n"
+        "endpoints: {/a: {upstreams: [a]}, /b: {upstreams: [b]}}"
+    )
+
+
+def test_a_prefix_leaves_room_for_names() -> None:
+    """With 31 + 2 characters gone of 32, every tool would be a hash."""
+    long = "a" * 31
+    assert "shorter `prefix`" in problems(f"names: {{max_length: 32}}\nupstreams: {{{long}: http://a}}")[0]
+    read(f"upstreams: {{{long}: http://a}}")
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+    """A value that could not be read hides no other problem, and causes none."""
+    lines = [
+        "listen: 8080",
+        "upstreams:",
+        "  gh:",
+        "    url: ${NOPE}",
+        "    timout: 3s",
+        "    auth: {bearer: '${NOPE}'}",
+        "  gh: http://b",
+        "  jira: {url: http://c, prefix: gh}",
+        "endpoints: {/mcp: {upstreams: [gh, jria]}, bad: {}}",
+        "log: {level: loud}",
+    ]
+    found = problems("\n".join(lines))
+    assert [int(problem.split(":")[1]) for problem in found] == [1, 4, 5, 6, 7, 8, 9, 9, 10]
+    assert "did you mean `jira`?" in found[6] + found[7]
+
+
+@pytest.mark.parametrize("text", ["[]", "just text", "42", "- a: 1"])
+def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
+    """With an example of what a configuration starts with."""
+    assert "upstreams" in problems(text)[0]
+
+
+def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
+    """Missing, a folder, not UTF-8: no traceback, the path is named."""
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe4")
+    for name in ("missing.yaml", "latin.yaml", "."):
+        with pytest.raises(ConfigError) as caught:
+            load_file(tmp_path / name)
+        assert str(tmp_path) in str(caught.value)
+
+
+# Secrets stay secret (B42)
+
+SECRETS = (
+    "upstreams:\n  a: {url: 'http://a/mcp?api_key=hunter2', auth: {bearer: hunter2}}\n"
+    "  b: {url: http://b, auth: {headers: {X-Key: hunter2}}}\nsecrets: {keys: [hunter2-hunter2-hunter2]}\n"
+)
+
+
+def test_a_configuration_prints_no_secret() -> None:
+    """repr and str of the whole and of every part: an exception may carry the object."""
+    config = read(SECRETS)
+    for part in (config, config.upstreams["a"], config.upstreams["b"].auth, config.secrets):
+        assert "hunter2" not in repr(part) + str(part)
+
+
+def test_a_settings_fingerprint_sees_every_setting() -> None:
+    """Another credential is another cache; the same settings are the same bytes."""
+    forms = {
+        Upstream.model_validate({"url": "http://a", "prefix": "a", **more}).canonical()
+        for more in (
+            {},
+            {"auth": {"bearer": "x"}},
+            {"auth": {"bearer": "y"}},
+            {"timeout": 1},
+            {"auth": "forward"},
+        )
+    }
+    assert len(forms) == 5
+    assert Upstream(url="http://a", prefix="a").canonical() in forms
+
+
+def every_mistake() -> Iterator[str]:
+    """Yield the file above with each of its lines and values broken in turn."""
+    for broken in ("{", "[", "*x ", "!t ", "'", "${hunter", "\t", "%", "? ", "x: "):
+        for place in ("hunter2,", "'http", "{bearer", "{headers", "[hunter2", "http://b", "a: {", "keys"):
+            yield SECRETS.replace(place, broken + place, 1)
+    yield SECRETS.replace("url: 'http://a/", "url: 'http://u:hunter2@a/")
+    yield SECRETS.replace("http://b", "hunter2")
+    yield SECRETS.replace("url: 'http://a/mcp?api_key=hunter2'", "'http://a/mcp?api_key=hunter2'")
+    yield SECRETS.replace("  a: {", "  A_A: {")
+    yield "upstreams: {A_A: 'http://a/mcp?api_key=hunter2', b: 'x://hunter2', c: hunter2}"
+    yield SECRETS.replace("bearer: hunter2", "bearer: [hunter2]")
+    yield SECRETS.replace("keys: [", "keys: {x: ").replace("]}", "}}")
+
+
+@pytest.mark.parametrize("text", list(every_mistake()))
+def test_no_mistake_makes_an_error_say_a_secret(text: str) -> None:
+    """Whatever is wrong around it, the value of a credential or a URL is not repeated."""
+    try:
+        said = repr(read(text))
+    except ConfigError as error:
+        said = str(error)
+    assert "hunter2" not in said
+
+
+def test_pydantic_errors_hide_their_input() -> None:
+    """A Config built in code that fails must not print what it was given."""
+    with pytest.raises(ValidationError) as caught:
+        Config.model_validate(
+            {"upstreams": {"a": {"url": 3, "auth": {"bearer": "hunter2\n"}}}, "listen": "hunter2"}
+        )
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+# What is allowed but worth a second look
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("upstreams: {a: {url: https://a, tls: {insecure_skip_verify: true}}}", "anyone on the way"),
+        ("upstreams: {a: {url: http://a, tls: {server_name: b}}}", "no effect"),
+        ("upstreams: {a: {url: http://a, auth: forward}}", "share_public"),
+        (UP + "secrets: {keys: [short]}", "shorter than 16"),
+    ],
+)
+def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
+    """Allowed, and said at every start (B49, C-24)."""
+    (warning,) = warned(text)
+    assert said in warning
+
+
+def test_a_settled_question_is_not_asked_again() -> None:
+    """Either answer to share_public ends the warning."""
+    for answer in ("true", "false"):
+        assert (
+            warned(f"upstreams: {{a: {{url: http://a, auth: forward, cache: {{share_public: {answer}}}}}}}")
+            == []
+        )
+
+
+# The schema, the example and the reference keep step
+
+
+def keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Yield the path of every key a file may have, free keys left out."""
+    for name, field in model.model_fields.items():
+        if field.json_schema_extra:
+            continue
+        inner = [
+            kind
+            for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if isinstance(kind, type)
+        ]
+        models = [kind for kind in inner if issubclass(kind, BaseModel)]
+        yield f"{path}{name}"
+        for kind in models:
+            yield from keys(kind, f"{path}{name}.")
+
+
+def validator() -> jsonschema.Draft202012Validator:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    return jsonschema.Draft202012Validator(schema())
+
+
+def plain(text: str) -> object:
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def test_the_committed_schema_is_the_one_the_command_prints() -> None:
+    """`mcp-gateway schema > config/gateway.schema.json` after every change of the models."""
+    committed = (ROOT / "config" / "gateway.schema.json").read_text("utf-8")
+    assert committed == json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    """An editor shows the description."""
+
+    def walk(part: object, place: str) -> Iterator[str]:
+        if isinstance(part, dict):
+            for name, member in part.get("properties", {}).items():
+                if not member.get("description"):
+                    yield f"{place}.{name}"
+            for name, member in part.items():
+                yield from walk(member, f"{place}.{name}")
+        elif isinstance(part, list):
+            for index, member in enumerate(part):
+                yield from walk(member, f"{place}[{index}]")
+
+    assert list(walk(schema(), "")) == []
+
+
+def test_the_example_loads_and_fits_the_schema() -> None:
+    """Without a variable set, and without a warning."""
+    warnings: list[str] = []
+    text = EXAMPLE.read_text("utf-8")
+    load(text, env={}, warn=warnings.append)
+    assert warnings == []
+    assert list(validator().iter_errors(plain(text))) == []
+
+
+def test_the_example_holds_every_key() -> None:
+    """Each model field stands in it, at its place."""
+
+    def paths(data: object, path: str) -> Iterator[str]:
+        if isinstance(data, dict):
+            for key, value in data.items():
+                yield f"{path}{key}"
+                yield from paths(value, f"{path}{key}.")
+
+    written = set(paths(plain(EXAMPLE.read_text("utf-8")), ""))
+    for free in ("upstreams.github", "upstreams.internal", "upstreams.weather", "endpoints./mcp/dev"):
+        written |= {path.replace(free, free.partition(".")[0]) for path in written if path.startswith(free)}
+    once = {
+        key for key in keys(Config) if not key.startswith("endpoints.tools.")
+    }  # the same as upstreams.tools
+    assert once - written == set()
+
+
+def test_a_value_in_the_example_is_the_default() -> None:
+    """Unless its comment says that it is an example."""
+    config = load(EXAMPLE.read_text("utf-8"), env={})
+    bare = load("upstreams: {a: http://a}", env={})
+    for name in set(Config.model_fields) - {"upstreams", "endpoints"}:
+        assert getattr(config, name) == getattr(bare, name), name
+    named = {"url", "prefix", "auth", "cache", "tools"}
+    for name in set(Upstream.model_fields) - named:
+        assert getattr(config.upstreams["github"], name) == getattr(bare.upstreams["a"], name), name
+
+
+def test_the_reference_names_every_key_with_its_default() -> None:
+    """docs/configuration.md keeps step with the models."""
+    text = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    for key in keys(Config):
+        short = key.removeprefix("upstreams.").removeprefix("endpoints.")
+        assert f"`{short}" in text or f"{short.rpartition('.')[2]}:" in text, key
+    described = {**schema()}
+    definitions = described["$defs"]
+    assert isinstance(definitions, dict)
+    for name, part in definitions.items():
+        for key, member in part.get("properties", {}).items():
+            default = member.get("default")
+            if isinstance(default, str) and default not in ("", "__"):
+                assert f"{key}` | " in text, f"{name}.{key}"
+                assert f"| `{default}` | {member['description']} |" in text, f"{name}.{key}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        UP,
+        UP + "$schema: x\ncache:\n",
+        "upstreams: {a: {url: http://a, auth: forward}}",
+        "upstreams: {a: {url: http://a, auth: {bearer: {file: /dev/null}}}}",
+        "upstreams: {a: {url: '${URL}', timeout: '${T}', connections: '${N}', era: '${E}'}}",
+        UP + "limits: {message: 1024, depth: 5}\nstartup_wait: 0\nadmin: off",
+        UP + "endpoints: {/mcp: , /: {upstreams: [a]}}",
+    ],
+)
+def test_the_schema_accepts_short_forms_and_variables(text: str) -> None:
+    """An editor must not underline what the gateway takes."""
+    assert [error.message for error in validator().iter_errors(plain(text))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        UP + "admim: off",
+        "upstreams: {A_A: http://a}",
+        "upstreams: {a: npx}",
+        "upstreams: {a: {url: http://a, auth: {kind: none}}}",
+        "upstreams: {a: {url: http://a, auth: token}}",
+        "upstreams: {a: {url: http://a, timeout: 30}}",
+        "upstreams: {a: {url: http://a, cache: {min_ttl: {tools/call: 1s}}}}",
+        UP + "limits: {depth: 0}",
+        UP + "limits: {message: 64MB}",
+        UP + "endpoints: {mcp: {}}",
+    ],
+)
+def test_the_schema_refuses_what_the_gateway_refuses(text: str) -> None:
+    """The editor's red line comes before the start's error."""
+    assert list(validator().iter_errors(plain(text)))
+    problems(text)
