@@ -34,7 +34,7 @@ LEGACY_URL_ELICITATION_REQUIRED = -32042
 
 
 class _Key(str):
-    """A member's name that equals nothing but itself, so that a dict keeps every member it is decoded from."""
+    """A member's name that equals nothing but itself, so that a dict keeps every member there is."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -62,11 +62,12 @@ class Malformed(ValueError):
 
 
 class DuplicateKey(Malformed):
-    """An object names one member twice; `names` holds every name that it repeats."""
+    """An object names one member twice; `names` are all it repeats, in `members` the last of each stands."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], members: Members) -> None:
         super().__init__("a member is named twice")
         self.names = names
+        self.members = members
 
 
 class McpError(Exception):
@@ -104,11 +105,12 @@ def split_strict(raw: Json) -> dict[str, msgspec.Raw]:
     members = split(raw)
     # Per member two quotes, a colon and a comma, the last comma being the closing brace. Escapes, which
     # only make a name longer than it counts here, cannot hide a member either.
-    needed = 1 + sum([len(name) + len(value) + 4 for name, value in members.items()])
+    needed = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
     if len(raw) > needed:
         every = [str(name) for name in _every_member.decode(raw)]
         if len(every) > len(members):
-            raise DuplicateKey(frozenset(name for name, times in Counter(every).items() if times > 1))
+            names = frozenset(name for name, times in Counter(every).items() if times > 1)
+            raise DuplicateKey(names, members)
     return members
 
 
@@ -145,7 +147,7 @@ def nests_deeper(text: bytes, limit: int) -> bool:
     """Whether a valid JSON text has a value more than `limit` arrays and objects deep.
 
     Nearly every text has too few brackets for it. Of the others the strings are cut out and the brackets
-    added up, without a loop in Python: 0.2 s for the worst 15 MB.
+    added up without a loop in Python, some 30 ns each.
     """
     if text.count(b"[") + text.count(b"{") <= limit:
         return False

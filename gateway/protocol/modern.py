@@ -1,0 +1,479 @@
+"""Reads requests of revision 2026-07-28: `accept` takes one up the ladder of checks, first failure answers.
+
+It is on the way of every request, so a body is cut into members once per level and nothing below them is
+decoded. The notation of mirrored headers stands in protocol/mirror.py and is offered here too.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import _lru_cache_wrapper, lru_cache
+from types import MappingProxyType
+from typing import TypeAlias
+
+from gateway.protocol.call import (
+    HOP_META,
+    LOG_LEVELS,
+    META_CAPABILITIES,
+    META_CLIENT_INFO,
+    META_LOG_LEVEL,
+    META_PROGRESS_TOKEN,
+    META_VERSION,
+    MODERN_VERSION,
+    SERVED_VERSIONS,
+    Call,
+    RequestMeta,
+)
+from gateway.protocol.jsonrpc import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    DuplicateKey,
+    Json,
+    Malformed,
+    McpError,
+    is_json,
+    is_null,
+    is_utf8,
+    mended,
+    nests_deeper,
+    split_strict,
+    text_of,
+)
+from gateway.protocol.methods import METHODS
+from gateway.protocol.mirror import (
+    InvalidAnnotation,
+    check_param_headers,
+    decode_value,
+    encode_value,
+    header_params,
+    is_field_value,
+    mirrored,
+)
+
+__all__ = [
+    "LEGACY_VERSIONS",
+    "InvalidAnnotation",
+    "PostedNotification",
+    "Rejection",
+    "accept",
+    "accept_headers",
+    "check_param_headers",
+    "decode_value",
+    "encode_value",
+    "header_params",
+    "mirrored",
+    "status_of",
+]
+
+LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Revisions of the initialize handshake, newest first."""
+
+_STATUS = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    METHOD_NOT_FOUND: 404,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CLIENT_CAPABILITY: 400,
+    UNSUPPORTED_PROTOCOL_VERSION: 400,
+}
+
+_PARAMS = frozenset(
+    {
+        "_meta",
+        "argument",
+        "arguments",
+        "context",
+        "cursor",
+        "inputResponses",
+        "name",
+        "notifications",
+        "ref",
+        "requestState",
+        "taskId",
+        "uri",
+    }
+)
+"""Members that a request's params are known to have."""
+
+_FOLDED_PARAMS = frozenset(name.casefold() for name in _PARAMS)
+_FOLDED_META = frozenset(name.casefold() for name in HOP_META)
+
+_QUOTE, _BRACE = b'"{'
+_INTEGER = re.compile(rb"-?[0-9]+")
+_NO_LINES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_MEMORABLE = 256
+"""The longest header value that is judged once and remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a request goes no further; without an error the answer is plain HTTP. `id` is raw JSON."""
+
+    status: int
+    error: McpError | None
+    id: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PostedNotification:
+    """A notification, to which 202 is the whole answer (S-20)."""
+
+    method: str
+
+
+Lines: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The Mcp-* lines of a request: the name in lower case behind the dash -> its values, one per line."""
+
+
+def status_of(code: int) -> int:
+    """Return the HTTP status of an error to a modern client; 200 for what is not the client's fault."""
+    return _STATUS.get(code, 200)
+
+
+def accept_headers(raw_headers: Sequence[tuple[bytes, bytes]]) -> Rejection | None:
+    """Return why the body need not be read: its type, or what the client will not take (S-06 step 4)."""
+    posted: list[bytes] = []
+    wanted: list[bytes] = []
+    for name, line in raw_headers:
+        match name.lower():
+            case b"content-type":
+                posted.append(line)
+            case b"accept":
+                wanted.append(line)
+    if len(posted) != 1 or not _remembered(_posts_json, posted[0]):
+        return Rejection(415, None, headers={"Accept-Post": "application/json"})
+    if wanted and not _remembered(_takes_both, b",".join(wanted)):
+        return Rejection(406, None)
+    return None
+
+
+def accept(
+    raw_headers: Sequence[tuple[bytes, bytes]], body: bytes, *, depth: int = 200
+) -> Call | PostedNotification | Rejection:
+    """Take a posted body through S-06, steps 6 to 15 as far as no schema is needed; never raises.
+
+    A request of the legacy era meets the answers of a server that does not speak it.
+    """
+    try:
+        body, members = _read(body)
+    except DuplicateKey as error:
+        return _duplicate(error)
+    except McpError as error:
+        return Rejection(status_of(error.code), error)
+    id = _id(members)
+    try:
+        if nests_deeper(body, depth):
+            raise McpError(INVALID_REQUEST, f"The body nests more than {depth} levels deep")
+        method = _method(members, id)
+        lines = _mcp_lines(raw_headers)
+        if id is None:
+            return _notification(method, members, lines)
+        return _call(id, method, members, lines)
+    except McpError as error:
+        return Rejection(status_of(error.code), error, id)
+    except Malformed as error:  # only where `depth` allows more levels than the decoder can take
+        return Rejection(400, McpError(INVALID_REQUEST, f"The body cannot be read: {error}"), id)
+
+
+# The ladder of accept, rung by rung
+
+
+def _read(body: bytes) -> tuple[bytes, Mapping[str, Json]]:
+    """Return the body, mended if it had to be, and the members of the one object it is (steps 6, 7)."""
+    if not is_utf8(body):
+        raise McpError(PARSE_ERROR, "The body is not UTF-8")
+    try:
+        return body, split_strict(body)
+    except DuplicateKey:
+        raise
+    except Malformed as error:
+        whole = mended(body)
+        if whole != body:
+            return _read(whole)
+        raise _unreadable(body, str(error)) from None
+
+
+def _unreadable(body: bytes, reason: str) -> McpError:
+    if not body.strip():
+        return McpError(PARSE_ERROR, "The body is empty")
+    try:
+        if not is_json(body):
+            return McpError(PARSE_ERROR, f"The body is not JSON: {reason}")
+    except Malformed as error:
+        return McpError(INVALID_REQUEST, f"The body cannot be read: {error}")
+    if body.lstrip()[:1] == b"[":
+        return McpError(INVALID_REQUEST, "The body is a batch; post each message on its own")
+    return McpError(INVALID_REQUEST, "The body is not a JSON object")
+
+
+def _duplicate(error: DuplicateKey) -> Rejection:
+    """Answer an envelope that names a member twice, to its id if that is beyond doubt."""
+    id = None if "id" in error.names else _id(error.members)
+    return Rejection(400, McpError(INVALID_REQUEST, f"The message names {_names(error)} twice"), id)
+
+
+def _id(members: Mapping[str, Json]) -> bytes | None:
+    raw = members.get("id")
+    return bytes(raw) if raw is not None and _is_id(raw) else None
+
+
+def _method(members: Mapping[str, Json], id: bytes | None) -> str:
+    """Return the method of what is one request or one notification (step 7, E-03, E-07)."""
+    version = members.get("jsonrpc")
+    if version is None or (bytes(version) != b'"2.0"' and text_of(version) != "2.0"):
+        raise McpError(INVALID_REQUEST, 'jsonrpc is not "2.0"')
+    if "id" in members and id is None:
+        raise McpError(INVALID_REQUEST, "id is neither a string nor an integer")
+    if "method" not in members:
+        if "result" in members or "error" in members:
+            raise McpError(INVALID_REQUEST, "The message is a response; the gateway asks clients nothing")
+        raise McpError(INVALID_REQUEST, "method is missing")
+    method = text_of(members["method"])
+    if method is None:
+        raise McpError(INVALID_REQUEST, "method is not a string")
+    return method
+
+
+def _notification(method: str, members: Mapping[str, Json], lines: Lines) -> PostedNotification:
+    for version in lines.get("protocol-version", ()):
+        if version not in SERVED_VERSIONS:
+            raise _unsupported(version)
+    params = members.get("params")
+    if not is_null(params):
+        _object(params, "params")
+    return PostedNotification(method)
+
+
+def _call(id: bytes, method: str, members: Mapping[str, Json], lines: Lines) -> Call:
+    for header in ("protocol-version", "method", "name"):
+        _check_line(lines.get(header), header)
+    raw_params = members.get("params")
+    params = {} if is_null(raw_params) else _object(raw_params, "params")
+    raw_meta = params.pop("_meta", None)
+    meta = {} if is_null(raw_meta) else _object(raw_meta, "params._meta")
+    _check_presence(method, params, meta, lines)
+    version = text_of(meta[META_VERSION])
+    if version is None:
+        raise McpError(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] is not a string")
+    _check_agreement(method, version, params, lines)
+    if version not in SERVED_VERSIONS:
+        raise _unsupported(version)
+    request_meta = _request_meta(version, meta)
+    _check_params(method, params)
+    _drop_look_alikes(params)
+    return Call(id, method, params, request_meta, _param_lines(lines))
+
+
+def _check_line(values: tuple[str, ...] | None, header: str) -> None:
+    """Refuse a header that two readers could read differently (step 9, S-13)."""
+    if values is None:
+        return
+    if len(values) > 1:
+        raise McpError(HEADER_MISMATCH, f"There is more than one {_header(header)} header")
+    if not is_field_value(values[0]):
+        raise McpError(
+            HEADER_MISMATCH, f"The {_header(header)} header holds characters outside printable ASCII"
+        )
+
+
+def _check_presence(method: str, params: Mapping[str, Json], meta: Mapping[str, Json], lines: Lines) -> None:
+    """Refuse a request whose `_meta` lacks what is required (step 10), or that belongs to another era.
+
+    Without a version in `_meta` the header alone can say what the client speaks; if that is nothing we
+    serve, the list of versions is the only useful answer (S-08).
+    """
+    if META_VERSION in meta and META_CAPABILITIES in meta:
+        return
+    missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
+    if missing[0] == META_VERSION:
+        stated = lines.get("protocol-version", (None,))[0]
+        if method == "initialize" and (stated is None or stated in LEGACY_VERSIONS):
+            raise _unsupported(text_of(params.get("protocolVersion")) or "")
+        if stated is not None and stated not in SERVED_VERSIONS:
+            raise _unsupported(stated)
+    raise McpError(INVALID_PARAMS, f"params._meta lacks {' and '.join(map(repr, missing))}")
+
+
+def _check_agreement(method: str, version: str, params: Mapping[str, Json], lines: Lines) -> None:
+    """Refuse a request whose headers say anything but its body does (step 11, S-11)."""
+    if _single(lines, "protocol-version") != version:
+        raise _mismatch("protocol-version", f"params._meta[{META_VERSION!r}]")
+    if _single(lines, "method") != method:
+        raise _mismatch("method", "method")
+    row = METHODS.get(method)
+    if row is None or row.named_by is None:
+        return
+    try:
+        name = decode_value(_single(lines, "name"))
+    except ValueError as error:
+        raise McpError(HEADER_MISMATCH, f"The Mcp-Name header {error}") from None
+    named = text_of(params.get(row.named_by))
+    if named is not None and name != named:
+        raise _mismatch("name", f"params.{row.named_by}")
+
+
+def _single(lines: Lines, header: str) -> str:
+    values = lines.get(header)
+    if values is None:
+        raise McpError(HEADER_MISMATCH, f"The {_header(header)} header is missing")
+    return values[0]
+
+
+def _mismatch(header: str, member: str) -> McpError:
+    return McpError(HEADER_MISMATCH, f"The {_header(header)} header differs from {member} in the body")
+
+
+def _unsupported(requested: str) -> McpError:
+    """Return the answer to a version that is not served (step 12).
+
+    A modern envelope that declares a legacy version is offered the modern ones only: it would try the
+    same again with any other (S-09).
+    """
+    supported = [MODERN_VERSION] if requested in LEGACY_VERSIONS else list(SERVED_VERSIONS)
+    message = f"Unsupported protocol version; supported: {', '.join(supported)}"
+    data = {"supported": supported, "requested": _brief(requested)}
+    return McpError.with_data(UNSUPPORTED_PROTOCOL_VERSION, message, data)
+
+
+def _request_meta(version: str, meta: Mapping[str, Json]) -> RequestMeta:
+    """Return `_meta` read (step 13); a null stands for an absent optional member (E-26)."""
+    capabilities = meta[META_CAPABILITIES]
+    if not _is_object(capabilities):
+        raise McpError(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] is not an object")
+    client_info = meta.get(META_CLIENT_INFO)
+    if client_info is not None and not (_is_object(client_info) or is_null(client_info)):
+        raise McpError(INVALID_PARAMS, f"params._meta[{META_CLIENT_INFO!r}] is not an object")
+    vendor = {
+        key: raw for key, raw in meta.items() if key not in HOP_META and key.casefold() not in _FOLDED_META
+    }
+    return RequestMeta(version, capabilities, _log_level(meta), _progress_token(meta), vendor)
+
+
+def _log_level(meta: Mapping[str, Json]) -> str | None:
+    raw = meta.get(META_LOG_LEVEL)
+    if raw is None or is_null(raw):
+        return None
+    level = text_of(raw)
+    if level not in LOG_LEVELS:
+        raise McpError(
+            INVALID_PARAMS, f"params._meta[{META_LOG_LEVEL!r}] is not one of {', '.join(LOG_LEVELS)}"
+        )
+    return level
+
+
+def _progress_token(meta: Mapping[str, Json]) -> Json | None:
+    token = meta.get(META_PROGRESS_TOKEN)
+    if token is None or is_null(token):
+        return None
+    if not _is_id(token):
+        raise McpError(
+            INVALID_PARAMS, f"params._meta.{META_PROGRESS_TOKEN} is neither a string nor an integer"
+        )
+    return token
+
+
+def _check_params(method: str, params: dict[str, Json]) -> None:
+    """Refuse a method that is not served, and params that cannot even be routed (steps 14, 15)."""
+    row = METHODS.get(method)
+    if row is None:
+        hint = f"; this server speaks {', '.join(SERVED_VERSIONS)}" if method == "initialize" else ""
+        raise McpError(METHOD_NOT_FOUND, f"Method not found: {_brief(method)}{hint}")
+    if row.named_by is not None and text_of(params.get(row.named_by)) is None:
+        wrong = "is missing" if row.named_by not in params else "is not a string"
+        raise McpError(INVALID_PARAMS, f"params.{row.named_by} {wrong}")
+    if row.kind == "named":
+        arguments = params.get("arguments")
+        if arguments is not None and not _is_object(arguments):
+            if not is_null(arguments):
+                raise McpError(INVALID_PARAMS, "params.arguments is not an object")
+            del params["arguments"]  # as good as absent (E-26), and strict peers refuse it (E-28)
+
+
+def _drop_look_alikes(params: dict[str, Json]) -> None:
+    """Drop members that a reader who ignores case, as Go's does, would take for known ones."""
+    for name in [name for name in params if name not in _PARAMS and name.casefold() in _FOLDED_PARAMS]:
+        del params[name]
+
+
+def _mcp_lines(raw_headers: Sequence[tuple[bytes, bytes]]) -> Lines:
+    lines: dict[str, tuple[str, ...]] = {}
+    for name, line in raw_headers:
+        if name[:4].lower() == b"mcp-":
+            key = name[4:].decode("latin-1").lower()
+            lines[key] = (*lines.get(key, ()), line.decode("latin-1").strip(" \t"))
+    return lines
+
+
+def _param_lines(lines: Lines) -> Lines:
+    if len(lines) <= 2:  # nothing but version and method
+        return _NO_LINES
+    return {key[6:]: values for key, values in lines.items() if key.startswith("param-")}
+
+
+def _object(raw: Json | None, where: str) -> dict[str, Json]:
+    """Return the members of an object of the envelope, none of them named twice."""
+    if raw is None or not _is_object(raw):
+        raise McpError(INVALID_PARAMS, f"{where} is not an object")
+    try:
+        members: dict[str, Json] = {**split_strict(raw)}
+    except DuplicateKey as error:
+        raise McpError(INVALID_REQUEST, f"{where} names {_names(error)} twice") from None
+    return members
+
+
+def _is_object(raw: Json) -> bool:
+    return memoryview(raw)[0] == _BRACE
+
+
+def _is_id(raw: Json) -> bool:
+    """Whether a value of valid JSON is a string or an integer as JSON writes one, of any size (E-03)."""
+    return memoryview(raw)[0] == _QUOTE or _INTEGER.fullmatch(raw) is not None
+
+
+def _names(error: DuplicateKey) -> str:
+    return ", ".join(repr(_brief(name)) for name in sorted(error.names)[:3])
+
+
+def _header(name: str) -> str:
+    return "MCP-Protocol-Version" if name == "protocol-version" else f"Mcp-{name.title()}"
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 64 else text[:63] + "…"
+
+
+# Media types
+
+
+@lru_cache(maxsize=64)
+def _posts_json(line: bytes) -> bool:
+    return line.partition(b";")[0].strip(b" \t").lower() == b"application/json"
+
+
+@lru_cache(maxsize=256)
+def _takes_both(line: bytes) -> bool:
+    """Whether Accept admits JSON and an event stream (S-15); of the ranges that fit, the closest decides."""
+    ranges = dict(filter(None, map(_media_range, line.decode("latin-1").lower().split(","))))
+    return not ranges or all(
+        ranges.get(kind, ranges.get(f"{kind.partition('/')[0]}/*", ranges.get("*/*", False)))
+        for kind in ("application/json", "text/event-stream")
+    )
+
+
+def _media_range(text: str) -> tuple[str, bool] | None:
+    """Return one range of Accept, and whether its weight lets it in."""
+    kind, *parameters = [part.strip(" \t") for part in text.split(";")]
+    refused = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return (kind, not refused) if kind else None
+
+
+def _remembered(judge: "_lru_cache_wrapper[bool]", line: bytes) -> bool:
+    """Return the judgement of a header value; clients repeat a few short ones for ever."""
+    return judge(line) if len(line) <= _MEMORABLE else judge.__wrapped__(line)
