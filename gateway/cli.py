@@ -154,7 +154,10 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
         return _complain(f"there is no endpoint {endpoint}", f"use {known}", code=WRONG)
     import asyncio  # only here, as gateway.app: the quick commands start without either
 
-    listing = asyncio.run((app or _app()).list_tools(settings, endpoint))
+    try:
+        listing = asyncio.run((app or _app()).list_tools(settings, endpoint))
+    except OSError as error:
+        return _cannot_start(settings, error)
     code = PROBLEMS if listing.problems else FINE
     if arguments.json:
         report = {"endpoint": endpoint, "tools": [asdict(tool) for tool in listing.tools]}

@@ -46,6 +46,8 @@ class ScriptedApp:
 
     async def list_tools(self, config: Config, endpoint: str) -> ToolListing:
         self.asked.append(endpoint)
+        if self.error:
+            raise self.error
         tools = (
             ()
             if endpoint == "/empty"
@@ -211,6 +213,13 @@ def test_tools_that_are_missing_are_a_problem(good: str, capsys: pytest.CaptureF
     assert "problem: gh: connection failed" in capsys.readouterr().err
     assert main(["tools", good, "--json"], app=app) == 1
     assert json.loads(capsys.readouterr().out)["problems"] == ["gh: connection failed"]
+
+
+def test_tools_that_cannot_be_asked_for_say_what_to_do(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A certificate that went away since the file was checked."""
+    error = FileNotFoundError(errno.ENOENT, "No such file", "/run/ca.pem")
+    assert main(["tools", good], app=ScriptedApp(error=error)) == 1
+    assert "cannot read /run/ca.pem" in capsys.readouterr().err
 
 
 def test_no_tools_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
