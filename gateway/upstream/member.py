@@ -204,8 +204,7 @@ class Member:
                     random=self._random,
                 )
                 if pause is None:
-                    if failure.lost:
-                        self._lost(failure)
+                    self._doubt(failure)
                     raise
             attempt += 1
             await asyncio.sleep(pause)
@@ -240,11 +239,13 @@ class Member:
         if request.method != "tools/call" and seconds >= _SUSPICIOUS_SILENCE and self.state == "up":
             self._probe_now.set()
 
-    def _lost(self, failure: Failed) -> None:
-        """Take the upstream for down: it cannot even be connected to."""
-        if self.state == "up":
+    def _doubt(self, failure: Failed) -> None:
+        """Take an upstream that cannot be connected to for down; look closer at one that hung up."""
+        if failure.reason is not Reason.CONNECT or self.state != "up":
+            return
+        if failure.lost:
             self._learn(Verdict(self._status.era, reason=failure.reason, detail=failure.detail))
-            self._probe_now.set()
+        self._probe_now.set()
 
     # Probes
 

@@ -102,9 +102,10 @@ async def test_an_upstream_that_dies_is_skipped_and_found_again():
     async with ScriptedUpstream(tools=[tool("a")]) as upstream, running(alpha=upstream) as gateway:
         await gateway.tool()
         await upstream.stop()
-        with pytest.raises(UpstreamUnavailable) as caught:
-            await gateway.tool()
-        assert caught.value.reason is Reason.CONNECT
+        for _ in range(2):  # the first may meet a connection that is just being closed
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await gateway.tool()
+            assert caught.value.reason in (Reason.CONNECT, Reason.DOWN)
         assert not gateway.pool.available(ALPHA)
         assert repr(gateway.pool) == "<UpstreamPool [alpha: down, connect]>"
         assert await gateway.counted('mcp_gateway_upstream_up{upstream="alpha"}') == 0
