@@ -148,8 +148,11 @@ class Member:
 
     def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:
         """Write the one line per exchange."""
+        level = logging.WARNING if isinstance(outcome, Reason) else logging.DEBUG
+        if not log.isEnabledFor(level):
+            return
         log.log(
-            logging.WARNING if isinstance(outcome, Reason) else logging.DEBUG,
+            level,
             "upstream %s: %s: %s in %.3fs",
             self.name,
             target(request),

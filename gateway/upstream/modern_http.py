@@ -36,7 +36,7 @@ from gateway.protocol.sse import EventTooLarge, SseParser
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-from gateway.upstream.connecting import proxy_for, shown_url, ssl_context
+from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import Conversation, Dropped, Stale
@@ -82,9 +82,9 @@ class ModernHttpUpstream:
         """Raise ValueError when a file that the settings name will not do."""
         self._name = name
         self._url = URL(settings.url, encoded=True)
-        self._tls = ssl_context(name, settings.tls)
-        self._server_name = settings.tls.server_name
         self._proxy = proxy_for(settings, environ)
+        self._tls = trust_for(name, settings, self._proxy)
+        self._server_name = settings.tls.server_name
         self._credentials = Credentials(name, settings.auth)
         self._client_info = _client_info(identity, version)
         self._user_agent = f"mcp-gateway/{version}"
@@ -95,6 +95,7 @@ class ModernHttpUpstream:
         self._wall_clock = wall_clock
         self._ids = itertools.count(1)
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._slots = asyncio.Semaphore(settings.connections)
         self.version = MODERN_VERSION
         """The protocol version spoken with this upstream."""
@@ -126,7 +127,8 @@ class ModernHttpUpstream:
                 raise
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; calls that are running or come later fail as STOPPING."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -192,6 +194,8 @@ class ModernHttpUpstream:
         return wanted
 
     def _connected(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise Failed(self._name, Reason.STOPPING)
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 limit=0,  # _slot counts
@@ -347,6 +351,8 @@ class ModernHttpUpstream:
 
     def _failed(self, error: Exception) -> Failed:
         """Return what an exception of aiohttp's means; the detail is for logs only."""
+        if self._closed:
+            return Failed(self._name, Reason.STOPPING)
         match error:
             case aiohttp.ClientConnectorCertificateError():
                 return self._lost(f"certificate: {error.certificate_error}")

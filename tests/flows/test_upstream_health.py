@@ -448,8 +448,12 @@ async def test_a_closed_pool_has_no_connections_and_no_tasks():
     """Close ends probes, connections and running calls' hopes."""
     async with ScriptedUpstream(tools=[tool("a")]) as upstream, running(alpha=upstream) as gateway:
         await gateway.tool()
+        upstream.on("*", hang())
+        running_call = asyncio.create_task(gateway.call("tools/list"))
+        await upstream.arrived("tools/list")
         await gateway.pool.close()
-        with pytest.raises(UpstreamUnavailable) as caught:
-            await gateway.tool()
-        assert caught.value.reason is Reason.STOPPING
+        for call in (running_call, gateway.tool()):
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await call
+            assert caught.value.reason is Reason.STOPPING
         assert repr(gateway.background) == "<Background []>"
