@@ -110,13 +110,17 @@ def header_params(schema: Json) -> tuple[HeaderParam, ...]:
 
 
 def _load(text: bytes) -> Any:
-    """Return a schema decoded. Its numbers stay text: nobody reads them, and they may be of any size."""
+    """Return a schema decoded, but for its numbers: nobody reads them, and they may be of any size."""
     try:
-        return json.loads(text, parse_int=str, parse_float=str)
+        return json.loads(text, parse_int=_unread, parse_float=_unread)
     except RecursionError:
         raise Malformed("the schema nests too deep") from None
     except ValueError:
         raise Malformed("the schema is not JSON") from None
+
+
+def _unread(number: str) -> int:
+    return 0
 
 
 def _schema_positions(root: Any) -> Iterator[tuple[_Path | None, dict[str, Any]]]:
