@@ -3,6 +3,7 @@
 `python -m tests.conformance.run` exits 0 when the gateway passes all that the server passes, except what
 expected.yaml names, and when its upstream leg passes the suite's client scenarios. --json writes the table.
 """
+# ruff: noqa: T201 - a report prints
 
 import argparse
 import json
@@ -107,8 +108,9 @@ def tell(leg: str, outcome: Outcome, excused: dict[str, str]) -> None:
         print(f"{leg}: lost {name}")
     for name in outcome.stale:
         print(f"{leg}: {name} passes; take it out of {EXPECTED.name}")
-    for name, subject in excused.items():
-        print(f"{leg}: {name} waits for: {subject}")
+    for subject in dict.fromkeys(excused.values()):
+        names = [name for name in excused if excused[name] == subject]
+        print(f"{leg}: {len(names)} excused by {EXPECTED.name} until: {subject}")
 
 
 def main() -> int:

@@ -16,6 +16,12 @@ def test_the_worst_status_of_a_repeated_check_counts():
     assert worst(checks) == {"a": "FAILURE"}
 
 
+def test_a_success_beside_skipped_ones_is_a_success():
+    """A check that is made of every request is skipped where a request does not occur."""
+    assert worst([{"id": "a", "status": s} for s in ("SUCCESS", "SKIPPED", "INFO")]) == {"a": "SUCCESS"}
+    assert worst([{"id": "a", "status": "SKIPPED"}]) == {"a": "SKIPPED"}
+
+
 def test_a_scenario_needs_a_success_of_its_own():
     """The schema check passes with nothing listening, and warnings alone are no success."""
     assert passed(PASSES)

@@ -33,6 +33,7 @@ async def call_slowly(
         started.set()
 
     async with Client(running.endpoint, mode=VERSION, cache=None) as client:
+        await client.list_tools()  # else the client asks for it after the call, when nobody listens any more
         result = await client.call_tool("notes__summarise_notes", {"pace": pace}, progress_callback=progress)
         return result.structured_content
 
