@@ -33,7 +33,6 @@ from gateway.settings.values import (
     EndpointPath,
     ExposedName,
     FilePath,
-    ForwardedHeader,
     FromFile,
     HeaderName,
     HostText,
@@ -236,8 +235,6 @@ class Upstream(Model):
     """The longest a merged list waits for this upstream's part, retries included."""
     connections: Count = 100
     """How many calls run at once; the rest wait. Streams are counted apart."""
-    forward_headers: list[ForwardedHeader] = []
-    """Names of the caller's headers that are passed on."""
     cache: UpstreamCache = UpstreamCache()
     """How far its cache hints are followed."""
     tools: ToolRules = ToolRules()
@@ -430,6 +427,7 @@ _LATER: Mapping[tuple[str, ...], str] = {
     ("cache", "redis"): f"a cache in Redis is {_NOT_YET}: leave it out, entries live in memory",
     ("cache", "stale_if_error"): f"stale answers are {_NOT_YET}",
     ("limits", "sessions"): f"sessions of older protocol versions are {_NOT_YET}",
+    ("upstreams", "*", "forward_headers"): f"passing on headers of the caller is {_NOT_YET}",
     ("upstreams", "*", "isolation"): f"sessions of older protocol versions are {_NOT_YET}",
     ("upstreams", "*", "cache", "calls"): f"caching tools/call is {_NOT_YET}",
 }

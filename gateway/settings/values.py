@@ -228,12 +228,6 @@ def _header_name(value: str) -> str:
     return value
 
 
-def _forwarded_header(value: str) -> str:
-    if value.lower() == "authorization":
-        raise ValueError("the caller's Authorization is passed on by `auth: forward`, not by forward_headers")
-    return _header_name(value)
-
-
 CACHEABLE = tuple(name for name, method in METHODS.items() if method.cacheable)
 
 
@@ -358,7 +352,6 @@ Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sou
 """Text or `{file: /run/secrets/x}`; never printed."""
 FilePath = Annotated[str, AfterValidator(_readable_file)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
-ForwardedHeader = Annotated[str, AfterValidator(_forwarded_header)]
 CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|".join(CACHEABLE))]
 Text = Annotated[str, Field(min_length=1)]
 ExposedName = Annotated[str, AfterValidator(_exposed_name)]
