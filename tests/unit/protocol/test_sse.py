@@ -1,7 +1,6 @@
 """An event stream means the same however it is cut (B17), and none can fill the memory (B25)."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -149,15 +148,13 @@ def test_bytes_that_are_no_text_stay_in_the_data() -> None:
 
 @pytest.mark.parametrize("size", [65_536, 1_000])
 def test_a_long_line_is_read_in_linear_time(size: int) -> None:
-    """15 MB in one data line, in small chunks, takes a fraction of a second."""
+    """15 MB in one data line, in small chunks; a quadratic reader would take minutes, and run out of time."""
     message = b'{"t":"' + b"A" * 15_000_000 + b'"}'
     stream = format_event(message)
     parser = SseParser(16 << 20)
-    started = time.perf_counter()
     events: list[Event] = []
     for at in range(0, len(stream), size):
         events += parser.feed(stream[at : at + size])
-    assert time.perf_counter() - started < 3  # a quadratic reader takes minutes
     assert events == [Event("message", message)]
 
 
