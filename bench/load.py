@@ -36,6 +36,7 @@ class Tally:
     deadline: float = 0.0
     measuring: bool = False
     seconds: list[float] = field(default_factory=list)
+    answers: int = 0
     bytes: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
 
     def _answered(self) -> None:
         now, self._missing = time.perf_counter(), -1
+        self._tally.answers += 1
         if self._tally.measuring:
             self._tally.seconds.append(now - self._sent)
         if now < self._tally.deadline:
@@ -101,7 +103,7 @@ async def load(job: Job) -> dict[str, object]:
     body = job.body.encode()
     headers = {**job.headers, "host": url.netloc, "content-length": str(len(body))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    request = f"POST {url.path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+    request = f"POST {url.path or '/'} HTTP/1.1\r\n{lines}\r\n".encode() + body
     tally, loop = Tally(), asyncio.get_running_loop()
     tally.deadline = time.perf_counter() + WARM_UP_SECONDS + job.seconds
     connections = []
@@ -117,6 +119,7 @@ async def load(job: Job) -> dict[str, object]:
     ordered = sorted(tally.seconds) or [0.0]
     return {
         "rate": len(tally.seconds) / took,
+        "answers": tally.answers,
         "megabytes_per_second": (tally.bytes - bytes_before) / took / 1e6,
         "p50_ms": ordered[len(ordered) // 2] * 1000,
         "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1000,

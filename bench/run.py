@@ -30,10 +30,11 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Target:
-    """One side of a comparison: where to send which request."""
+    """One side of a comparison: where to send which request, and which process answers."""
 
     name: str
     url: str
+    pid: int
     method: str
     params: Mapping[str, object]
 
@@ -85,6 +86,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time a process has used; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run `python -m ARGUMENTS` for as long as the context lasts."""
@@ -104,15 +114,15 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         started.stdout.close()
 
 
-def server(stack: ExitStack, *arguments: str) -> str:
-    """Start one of bench.servers and return its URL."""
+def server(stack: ExitStack, *arguments: str) -> tuple[str, int]:
+    """Start one of bench.servers and return its URL and process id."""
     started = stack.enter_context(process("bench.servers", *arguments))
     assert started.stdout is not None
-    return f"http://127.0.0.1:{int(started.stdout.readline())}"
+    return f"http://127.0.0.1:{int(started.stdout.readline())}", started.pid
 
 
-def gateway(stack: ExitStack, upstream: str, folder: Path) -> str:
-    """Start the gateway with an endpoint for each shape of catalogue and return its URL."""
+def gateway(stack: ExitStack, upstream: str, folder: Path) -> tuple[str, int]:
+    """Start the gateway with an endpoint for each shape of catalogue and return its URL and process id."""
     ten = [f"u{number}" for number in range(10)]
     listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     config = {
@@ -138,7 +148,7 @@ def gateway(stack: ExitStack, upstream: str, folder: Path) -> str:
     while True:
         try:
             urllib.request.urlopen(f"http://{admin}/readyz", timeout=1).close()
-            return f"http://{listen}"
+            return f"http://{listen}", started.pid
         except (urllib.error.URLError, OSError):
             if started.poll() is not None or time.monotonic() > give_up:
                 raise
@@ -154,6 +164,7 @@ def load(target: Target, connections: int, seconds: float) -> Figures:
         "connections": connections,
         "seconds": seconds,
     }
+    used = cpu_seconds(target.pid)
     done = subprocess.run(
         [sys.executable, "-m", "bench.load"],
         cwd=ROOT,
@@ -166,7 +177,8 @@ def load(target: Target, connections: int, seconds: float) -> Figures:
     figures: dict[str, float] = json.loads(done.stdout)
     if figures.pop("errors"):
         raise SystemExit(f"{target.name} answered with errors: {done.stdout}")
-    return figures
+    used = cpu_seconds(target.pid) - used
+    return figures | {"cpu_us": used * 1e6 / figures.pop("answers")}
 
 
 def measure(comparison: Comparison, rounds: int, connections: int, seconds: float) -> Row:
@@ -184,18 +196,17 @@ def measure(comparison: Comparison, rounds: int, connections: int, seconds: floa
 
 def comparisons(stack: ExitStack, folder: Path) -> Iterator[Comparison]:
     """Start all servers and yield what is to be compared."""
-    upstream = server(stack, "upstream")
-    front = gateway(stack, upstream, folder)
+    upstream, _ = server(stack, "upstream")
+    front, front_pid = gateway(stack, upstream, folder)
 
     def cached(path: str) -> Target:
-        return Target(f"gateway {path}", f"{front}{path}", "tools/list", {})
+        return Target(f"gateway {path}", f"{front}{path}", front_pid, "tools/list", {})
 
     for path, tools in (("/few", 10), ("/one", 100)):
         target = cached(path)
         body = folder / f"{tools}.json"
         body.write_bytes(target.once())
-        bare = server(stack, "handler", "--body", str(body))
-        other = Target("bare handler", f"{bare}/mcp", "tools/list", {})
+        other = Target("bare handler", *server(stack, "handler", "--body", str(body)), "tools/list", {})
         yield Comparison(f"cached tools/list of {tools} tools / bare handler", target, other, 0.7)
 
     target, other = cached("/ten"), cached("/big")
@@ -203,22 +214,24 @@ def comparisons(stack: ExitStack, folder: Path) -> Iterator[Comparison]:
 
     bare = server(stack, "forwarder", "--target", f"{upstream}/u0/100/mcp")
     call: dict[str, object] = {"arguments": {"query": "everything", "limit": 5}}
+    name = "u0_tool_0001"
     yield Comparison(
         "tools/call passed through / bare forwarder",
-        Target("gateway call", f"{front}/one", "tools/call", {"name": "u0__u0_tool_0001", **call}),
-        Target("bare forwarder", f"{bare}/mcp", "tools/call", {"name": "u0_tool_0001", **call}),
+        Target("gateway call", f"{front}/one", front_pid, "tools/call", {"name": f"u0__{name}", **call}),
+        Target("bare forwarder", *bare, "tools/call", {"name": name, **call}),
         0.7,
     )
 
 
 def report(rows: list[Row]) -> None:
-    print(f"{'':<56}{'gateway':>10}{'other':>10}{'ratio':>8}{'least':>7}  {'p50 ms':>13}{'p99 ms':>15}")
+    columns = f"{'gateway':>10}{'other':>10}{'ratio':>7}{'least':>7}"
+    print(f"{'':<56}{columns}{'CPU us':>13}{'p50 ms':>14}{'p99 ms':>15}")
     for row in rows:
+        cpu = f"{row.gateway['cpu_us']:.0f} / {row.other['cpu_us']:.0f}"
         middle, late = (f"{row.gateway[key]:.2f} / {row.other[key]:.2f}" for key in ("p50_ms", "p99_ms"))
-        mark = "" if row.ratio >= row.least else "  BELOW"
         print(
-            f"{row.what:<56}{row.gateway['rate']:>8.0f}/s{row.other['rate']:>8.0f}/s{row.ratio:>8.2f}"
-            f"{row.least:>7}  {middle:>13}{late:>15}{mark}"
+            f"{row.what:<56}{row.gateway['rate']:>8.0f}/s{row.other['rate']:>8.0f}/s{row.ratio:>7.2f}"
+            f"{row.least:>7}{cpu:>13}{middle:>14}{late:>15}{'' if row.ratio >= row.least else '  BELOW'}"
         )
 
 
