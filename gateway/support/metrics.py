@@ -20,7 +20,7 @@ Family = TypeVar("Family", Counter, Gauge, Histogram)
 
 OTHER = "other"
 
-EXCHANGE_OUTCOMES = frozenset({"ok", "error", "unavailable", "challenge", "cancelled", "bug"})
+EXCHANGE_OUTCOMES = frozenset({"ok", "error", "unavailable", "challenge", "cancelled", "stopping", "bug"})
 """How an accepted request ended: a result, a JSON-RPC error, an upstream's failure, a 401 or 403, ..."""
 
 REJECTIONS = frozenset(
@@ -42,7 +42,6 @@ REJECTIONS = frozenset(
         "version",
         "params",
         "method",
-        "stopping",
     }
 )
 """Why a request did not become a call."""
@@ -51,45 +50,24 @@ UPSTREAM_OUTCOMES = frozenset({"ok", "error", "challenge", "cancelled"} | {r.nam
 LOOKUPS = frozenset({"hit", "miss", "bypass"})
 LOOKUP_REASONS = frozenset(
     {
-        "",
         "fresh",
+        "hit",
         "absent",
         "expired",
         "generation",
-        "anonymous",
-        "private",
-        "input_required",
-        "no_ttl",
         "ttl",
-        "too_large",
-        "method",
+        "private",
+        "anonymous",
+        "not-shared",
+        "too-large",
         "incomplete",
-        "invalidated",
-        "error",
-        "parameters",
-        "disabled",
-        "coalesced",
     }
 )
 CHANGE_CAUSES = frozenset(
-    {"list_changed", "updated", "reconnect", "catalogue", "settings", "purge", "restart", "closed"}
+    {"list_changed", "updated", "reconnect", "catalogue", "cursor", "schema", "settings", "purge"}
 )
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
-DROPS = frozenset(
-    {
-        "notification",
-        "request",
-        "response",
-        "progress",
-        "log",
-        "event",
-        "item",
-        "hint",
-        "retry",
-        "duplicate",
-        "malformed",
-    }
-)
+DROPS = frozenset({"notification", "request", "progress", "log"})
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -139,7 +117,7 @@ class Metrics:
             "exchanges", "Requests of clients that were answered", "endpoint", "method", "outcome"
         )
         self._exchange_seconds = self._histogram(
-            "exchange_seconds", "From a request's last byte to its answer's last", "endpoint", "method"
+            "exchange_seconds", "From a request's last byte to its answer", "endpoint", "method"
         )
         self._in_flight = self._gauge("exchanges_in_flight", "Requests being answered now", "endpoint")
         self._rejected = self._counter(

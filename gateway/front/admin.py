@@ -1,0 +1,83 @@
+"""Serves health, readiness, metrics and status to operators, on a listener of its own.
+
+There is no Host check: probes come by pod address (B31). Liveness depends on nothing but the event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from aiohttp import web
+
+from gateway.protocol import jsonrpc
+from gateway.support.metrics import Metrics
+
+Phase: TypeAlias = Literal["starting", "ready", "draining"]
+
+_PATHS = ("/healthz", "/readyz", "/metrics", "/status.json")
+_IDLE_CONNECTION = 75.0
+_JSON = "application/json"
+
+
+class AdminFront:
+    """The operators' listener; what it tells is handed in as callables and read at each request."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        phase: Callable[[], Phase],
+        upstreams: Callable[[], Mapping[str, str]],
+        status: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self._metrics = metrics
+        self._phase = phase
+        self._upstreams = upstreams
+        self._status = status
+        self._server: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<AdminFront {'listening' if self._listener is not None else 'off'}, {self._phase()}>"
+
+    async def start(self, host: str, port: int) -> list[tuple[str, int]]:
+        """Listen; return where exactly (port 0 picks one)."""
+        self._server = web.Server(self._handle, access_log=None, keepalive_timeout=_IDLE_CONNECTION)
+        self._listener = await asyncio.get_running_loop().create_server(self._server, host, port)
+        return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._server is not None:
+            await self._server.shutdown(0.1)
+            self._server = None
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path not in _PATHS:
+            return _json({"error": "There is nothing at this path", "paths": list(_PATHS)}, 404)
+        if request.method not in ("GET", "HEAD"):
+            refusal = _json({"error": "Only GET and HEAD are served here"}, 405)
+            refusal.headers["Allow"] = "GET, HEAD"
+            return refusal
+        match request.path:
+            case "/healthz":
+                return _json({"status": "alive"})
+            case "/readyz":
+                phase = self._phase()
+                return _json(
+                    {"status": phase, "upstreams": self._upstreams()}, 200 if phase == "ready" else 503
+                )
+            case "/status.json":
+                return _json(self._status())
+            case _:
+                # In a thread: the process metrics read files.
+                text = await asyncio.to_thread(self._metrics.render)
+                return web.Response(body=text, headers={"Content-Type": self._metrics.content_type})
+
+
+def _json(data: object, status: int = 200) -> web.Response:
+    headers = {"Content-Type": _JSON, "Cache-Control": "no-store"}
+    return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)

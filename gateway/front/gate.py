@@ -1,0 +1,201 @@
+"""Decides by Host and Origin who may knock, and what a browser is told about it. No I/O."""
+
+import fnmatch
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from gateway import config
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.%]+\]|[^\s/?#@:\[\]]+)(?::([0-9]{1,5}))?")
+_TOKEN = re.compile(r"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_ALLOWED_HEADERS = (
+    "authorization",
+    "content-type",
+    "accept",
+    "mcp-protocol-version",
+    "mcp-method",
+    "mcp-name",
+    "mcp-session-id",
+    "last-event-id",
+)
+_EXPOSED_HEADERS = "WWW-Authenticate, Mcp-Session-Id, Mcp-Protocol-Version"
+_PREFLIGHT_SECONDS = 7200  # the longest that Chromium keeps one
+_REMEMBERED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is turned away at the door, in words that name the setting to change (B31)."""
+
+    reason: Literal["host", "origin"]
+    message: str
+
+
+class Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: str | None
+
+
+class Gate:
+    """The Host, Origin and CORS rules of one configuration on the addresses the gateway is bound to."""
+
+    def __init__(self, settings: config.Config, bound: Sequence[tuple[str, int]]) -> None:
+        self._loopback = bool(bound) and all(_is_loopback(host) for host, _ in bound)
+        self._any_host = "*" in settings.hosts or not (self._loopback or settings.hosts)
+        self._hosts = tuple(_split_host(host) for host in [*settings.hosts, *_own_hosts(settings, bound)])
+        self._any_origin = "*" in settings.origins or "*" in settings.cors.origins
+        self._origins = frozenset(
+            _read_origins([*settings.origins, *settings.cors.origins, *_own_origins(settings, bound)])
+        )
+        self._any_browser = "*" in settings.cors.origins
+        self._browsers = frozenset(_read_origins(settings.cors.origins))
+        self._proxies = tuple(ipaddress.ip_network(proxy, strict=False) for proxy in settings.trusted_proxies)
+        self.cors = bool(settings.cors.origins)
+        # Remembered answers: nearly every request brings the same few values.
+        self._host_fits = lru_cache(_REMEMBERED)(self._judge_host)
+        self._origin_fits = lru_cache(_REMEMBERED)(self._judge_origin)
+        self._lines = lru_cache(_REMEMBERED)(self._cors_lines)
+
+    def refuse(self, headers: Mapping[str, str], peer: str | None) -> Refusal | None:
+        """Return why the request may not come in, or None (S-10)."""
+        if not self._any_host:
+            host = self._host_of(headers, peer)
+            if not self._host_fits(host):
+                return Refusal(
+                    "host", f"Host {host[:200]!r} is not served here; the setting `hosts` allows it"
+                )
+        origin = headers.get("Origin")
+        if origin is not None and not self._origin_fits(origin):
+            return Refusal(
+                "origin", f"Origin {origin[:200]!r} is not allowed; the setting `origins` allows it"
+            )
+        return None
+
+    def cors_lines(self, origin: str | None) -> bytes:
+        """Return the header lines that every answer to this Origin carries (B36)."""
+        return self._lines(origin) if self.cors else b""
+
+    def preflight(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers of the answer to a preflight; an Origin off the list gets no permission."""
+        origin = headers.get("Origin")
+        if origin is None or not self._is_browser(origin):
+            return {}
+        asked = headers.get("Access-Control-Request-Headers", "").lower().split(",")
+        params = [name.strip() for name in asked if _TOKEN.fullmatch(name.strip())]
+        return {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": ", ".join([*_ALLOWED_HEADERS, *params]),
+            "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
+        }
+
+    def _host_of(self, headers: Mapping[str, str], peer: str | None) -> str:
+        forwarded = headers.get("X-Forwarded-Host") if self._proxies else None
+        if forwarded is not None and self._is_proxy(peer):
+            return forwarded.split(",", 1)[0].strip()
+        return headers.get("Host", "")
+
+    def _is_proxy(self, peer: str | None) -> bool:
+        try:
+            address = ipaddress.ip_address((peer or "").split("%", 1)[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._proxies)
+
+    def _judge_host(self, host: str) -> bool:
+        name, port = _split_host(host)
+        if self._loopback and _is_loopback(name):
+            return True
+        return any(_fits(name, port, pattern) for pattern in self._hosts)
+
+    def _judge_origin(self, text: str) -> bool:
+        origin = _read_origin(text)
+        if origin is None:  # `null` too: a sandboxed page or a local file may be anybody's
+            return False
+        if self._any_origin or (self._loopback and _is_loopback(origin.host)):
+            return True
+        return origin in self._origins
+
+    def _is_browser(self, text: str) -> bool:
+        origin = _read_origin(text)
+        return origin is not None and (self._any_browser or origin in self._browsers)
+
+    def _cors_lines(self, origin: str | None) -> bytes:
+        if origin is None or not self._is_browser(origin):
+            return b"Vary: Origin\r\n"
+        return (
+            f"Access-Control-Allow-Origin: {origin}\r\n"
+            f"Access-Control-Expose-Headers: {_EXPOSED_HEADERS}\r\n"
+            "Vary: Origin\r\n"
+        ).encode()
+
+
+def _own_hosts(settings: config.Config, bound: Sequence[tuple[str, int]]) -> list[str]:
+    hosts = [f"[{host}]" if ":" in host else host for host, _ in bound if not _is_wildcard(host)]
+    public = urlsplit(settings.public_url or "").hostname
+    return [*hosts, public] if public is not None else hosts
+
+
+def _own_origins(settings: config.Config, bound: Sequence[tuple[str, int]]) -> list[str]:
+    own = [
+        f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for host, port in bound
+        if not _is_wildcard(host)
+    ]
+    if settings.public_url is not None:
+        public = urlsplit(settings.public_url)
+        own.append(f"{public.scheme}://{public.netloc.rpartition('@')[2]}")
+    return own
+
+
+def _read_origins(texts: Iterable[str]) -> Iterable[Origin]:
+    return filter(None, (_read_origin(text.rstrip("/")) for text in texts))
+
+
+def _read_origin(text: str) -> Origin | None:
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None or not (text.isascii() and text.isprintable()):
+        return None
+    scheme, host, port = match.groups()
+    return Origin(scheme, _bare(host), None if port == _DEFAULT_PORTS.get(scheme) else port)
+
+
+def _split_host(text: str) -> tuple[str, str | None]:
+    """Return a Host header as name and port; the port is None when it is not said."""
+    host = text.strip().lower()
+    end = host.find("]") if host.startswith("[") else -1
+    name, _, port = host[end + 1 :].partition(":")
+    return _bare(host[: end + 1] + name), port or None
+
+
+def _bare(host: str) -> str:
+    return host.strip("[]").rstrip(".")
+
+
+def _fits(name: str, port: str | None, pattern: tuple[str, str | None]) -> bool:
+    """Whether a host fits; a port counts only where both sides say one, proxies often strip it (B31)."""
+    wanted, wanted_port = pattern
+    if wanted_port is not None and port is not None and wanted_port != port:
+        return False
+    return fnmatch.fnmatchcase(name, wanted) if "*" in wanted else name == wanted
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("", "0.0.0.0", "::")

@@ -1,0 +1,96 @@
+"""What operators and probes see on the listener of their own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.front.admin import AdminFront, Phase
+from gateway.support.metrics import Metrics
+from tests.support.front import Client, Reply
+
+
+@dataclass
+class Admin:
+    """A running admin listener and what it is told."""
+
+    phase: Phase = "ready"
+    upstreams: dict[str, str] = field(default_factory=lambda: {"time": "up", "gh": "down"})
+    metrics: Metrics = field(default_factory=Metrics)
+    port: int = 0
+
+    async def get(self, path: str, verb: str = "GET", host: str = "10.1.2.3:8080") -> Reply:
+        """Ask as a probe does, by pod address."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        client = Client(reader, writer)
+        client.send(f"{verb} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        reply = await client.reply(bare=verb == "HEAD")
+        writer.close()
+        await writer.wait_closed()
+        return reply
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Admin]:
+    """Serve until the test is done."""
+    admin = Admin()
+    front = AdminFront(
+        admin.metrics,
+        phase=lambda: admin.phase,
+        upstreams=lambda: admin.upstreams,
+        status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
+    )
+    ((_, admin.port),) = await front.start("127.0.0.1", 0)
+    try:
+        yield admin
+    finally:
+        await front.close()
+
+
+@pytest.mark.parametrize("phase", ["starting", "ready", "draining"])
+async def test_liveness_depends_on_nothing(phase: Phase) -> None:
+    """200 whatever happens elsewhere."""
+    async with running() as admin:
+        admin.phase = phase
+        assert (await admin.get("/healthz")).status == 200
+
+
+@pytest.mark.parametrize(("phase", "status"), [("starting", 503), ("ready", 200), ("draining", 503)])
+async def test_readiness_follows_the_phase_and_shows_each_upstream(phase: Phase, status: int) -> None:
+    """A dead upstream is shown and does not make the gateway unready."""
+    async with running() as admin:
+        admin.phase = phase
+        reply = await admin.get("/readyz")
+    assert reply.status == status
+    assert reply.json == {"status": phase, "upstreams": {"time": "up", "gh": "down"}}
+
+
+async def test_metrics_are_rendered() -> None:
+    """In the text format a Prometheus server reads."""
+    async with running() as admin:
+        admin.metrics.upstream_up("time", True)
+        reply = await admin.get("/metrics")
+    assert (reply.header("content-type") or "").startswith("text/plain; version=")
+    assert b'mcp_gateway_upstream_up{upstream="time"} 1.0' in reply.body
+
+
+async def test_status_is_what_it_is_told() -> None:
+    """A plain JSON object, never cached."""
+    async with running() as admin:
+        reply = await admin.get("/status.json")
+    assert reply.json["version"] == "1.2.3"
+    assert reply.header("cache-control") == "no-store"
+
+
+async def test_other_paths_and_verbs_are_refused() -> None:
+    """404 names what there is, 405 what is allowed."""
+    async with running() as admin:
+        missing = await admin.get("/status")
+        assert missing.status == 404
+        assert "/readyz" in json.loads(missing.body)["paths"]
+        refused = await admin.get("/healthz", "POST")
+        assert (refused.status, refused.header("allow")) == (405, "GET, HEAD")
+        assert (await admin.get("/readyz", "HEAD")).status == 200
