@@ -1,0 +1,127 @@
+"""Who may knock, decided from headers and the bound addresses alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.front.gate import Gate
+from tests.support.front import settings
+
+LOOPBACK = [("127.0.0.1", 8080)]
+EVERYWHERE = [("0.0.0.0", 8080)]
+PUBLIC = "https://mcp.example.com/tools/gw"
+
+
+def refused(gate: Gate, peer: str = "127.0.0.1", **headers: str) -> str | None:
+    """Return the reason of a refusal; header names are written with underscores."""
+    named = {"Host": "127.0.0.1", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    refusal = gate.refuse(named, peer)
+    return None if refusal is None else refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("host", "fits"),
+    [
+        ("mcp.example.com", True),
+        ("MCP.Example.Com.", True),
+        ("mcp.example.com:443", True),
+        ("mcp.example.com:8443", True),
+        ("gw.example:8080", True),
+        ("gw.example", True),
+        ("gw.example:9", False),
+        ("a.pods.example", True),
+        ("pods.example", False),
+        ("[fd00::1]:8080", True),
+        ("[fd00::2]", False),
+        ("localhost", False),
+        ("127.0.0.1", False),
+        ("mcp.example.com.evil.example", False),
+        ("evil.example", False),
+        ("", False),
+    ],
+)
+def test_configured_hosts_and_the_public_url_are_served(host: str, fits: bool) -> None:
+    """A port counts only where both sides say one; a star stands for any part of a name (B31)."""
+    hosts = ["gw.example:8080", "*.pods.example", "[fd00::1]"]
+    gate = Gate(settings(hosts=hosts, public_url=PUBLIC), EVERYWHERE)
+    assert refused(gate, Host=host) == (None if fits else "host")
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "127.8.9.1:80", "[::1]", "a.localhost"])
+def test_loopback_serves_every_spelling_of_itself(host: str) -> None:
+    """Bound to loopback only."""
+    assert refused(Gate(settings(), LOOPBACK), Host=host) is None
+    assert refused(Gate(settings(), [("::1", 8080)]), Host=host) is None
+
+
+def test_bound_to_everything_any_host_is_served() -> None:
+    """Until `hosts` says which; an address of loopback beside another is not loopback."""
+    assert refused(Gate(settings(), EVERYWHERE), Host="pod-7") is None
+    assert refused(Gate(settings(), [*LOOPBACK, ("10.0.0.1", 80)]), Host="pod-7") is None
+    assert refused(Gate(settings(hosts=["mcp.example"]), EVERYWHERE), Host="pod-7") == "host"
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason"),
+    [
+        ("10.1.2.3", None),
+        ("::ffff:10.1.2.3", None),
+        ("fd00::9%eth0", None),
+        ("11.0.0.1", "host"),
+        ("", "host"),
+    ],
+)
+def test_a_forwarded_host_is_believed_from_trusted_proxies(peer: str, reason: str | None) -> None:
+    """By address or network, also when an IPv4 peer shows as IPv6."""
+    config = settings(hosts=["mcp.example"], trusted_proxies=["10.0.0.0/8", "fd00::9"])
+    gate = Gate(config, EVERYWHERE)
+    forwarded = "mcp.example, inner.example"
+    assert refused(gate, peer, Host="pod-7", X_Forwarded_Host=forwarded) == reason
+    assert refused(gate, peer, Host="mcp.example", X_Forwarded_Host="evil.example") != reason
+
+
+@pytest.mark.parametrize(
+    ("origin", "fits"),
+    [
+        ("https://mcp.example.com", True),
+        ("https://mcp.example.com:443", True),
+        ("https://MCP.example.com", True),
+        ("https://mcp.example.com:8443", False),
+        ("http://mcp.example.com", False),
+        ("https://app.example", True),
+        ("https://page.example:3000", True),
+        ("https://page.example", False),
+        ("http://10.0.0.5:8080", True),
+        ("http://localhost:3000", False),
+        ("https://app.example.evil.example", False),
+        ("https://app.example@evil.example", False),
+        ("https://app.example/", False),
+        ("null", False),
+        ("", False),
+        ("*", False),
+    ],
+)
+def test_origins_are_compared_whole(origin: str, fits: bool) -> None:
+    """Scheme, name and port: our own, the public URL's, `origins` and `cors.origins`."""
+    config = settings(
+        public_url=PUBLIC, origins=["https://app.example"], cors={"origins": ["https://page.example:3000"]}
+    )
+    gate = Gate(config, [("10.0.0.5", 8080)])
+    assert refused(gate, Origin=origin) == (None if fits else "origin")
+
+
+def test_a_star_lets_every_origin_in_but_null() -> None:
+    """`null` may be anybody: a sandboxed frame, a file."""
+    gate = Gate(settings(origins=["*"]), EVERYWHERE)
+    assert refused(gate, Origin="https://any.example") is None
+    assert refused(gate, Origin="null") == "origin"
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_host_and_origin_is_judged_and_never_echoed_raw(host: str, origin: str) -> None:
+    """Whatever the header holds, the lines for the answer are one header each."""
+    gate = Gate(settings(hosts=["a.example"], cors={"origins": ["*"]}), LOOPBACK)
+    refused(gate, Host=host, Origin=origin)
+    lines = gate.cors_lines(origin)
+    assert lines.count(b"\r\n") in (1, 3)
+    assert lines.count(b"\n") == lines.count(b"\r")
