@@ -7,29 +7,26 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version as installed_version
 
 from gateway.cache.flight import SingleFlight
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MemoryGenerations, MemoryStore
-from gateway.config import Config, Upstream, parse_address
+from gateway.config import VERSION, Config, Upstream, parse_address
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.federation import Federation
 from gateway.core.pipeline import Pipeline
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
-from gateway.protocol.call import UpstreamName
-from gateway.protocol.jsonrpc import encode, text_of
+from gateway.protocol.call import UpstreamName, UpstreamUnavailable
+from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
-from gateway.upstream.pool import UpstreamPool
+from gateway.upstream.pool import Pace, UpstreamPool
 
 log = logging.getLogger(__name__)
-
-VERSION = installed_version("mcp-caching-gateway")
 
 _CLOSING = 2.0
 
@@ -67,8 +64,13 @@ class Runtime:
         await self.background.close(_CLOSING)
 
 
-def build(config: Config, *, clock: Callable[[], float] = time.monotonic) -> Runtime:
-    """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files."""
+def build(
+    config: Config, *, clock: Callable[[], float] = time.monotonic, pace: Pace | None = None
+) -> Runtime:
+    """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files.
+
+    `pace` says how often an upstream that does not answer is tried.
+    """
     metrics = Metrics(version=VERSION)
     background = Background()
     stopping = asyncio.Event()
@@ -88,6 +90,7 @@ def build(config: Config, *, clock: Callable[[], float] = time.monotonic) -> Run
         background=background,
         metrics=metrics,
         clock=clock,
+        pace=pace,
     )
     catalogue = Catalogue(config, pool, cache, metrics, _settings(config, seal), clock=clock)
     pool.on_change = catalogue.changed
@@ -267,6 +270,10 @@ async def list_tools(config: Config, endpoint: str) -> ToolListing:
     await runtime.start()
     try:
         seen, missing = await runtime.pipelines[endpoint].tools()
+    except (McpError, UpstreamUnavailable) as error:
+        states = ((name, runtime.pool.status(UpstreamName(name))) for name in config.upstreams)
+        down = [f"upstream {name}: {at.last_error.value}" for name, at in states if at.last_error is not None]
+        return ToolListing((), tuple(down) or (str(error),))
     finally:
         await runtime.close()
     tools = (ToolLine(name, tool.upstream, tool.original, _description(tool)) for name, tool in seen.items())
@@ -281,8 +288,7 @@ def _description(tool: Target) -> str:
 def _settings(config: Config, seal: Seal) -> Mapping[UpstreamName, str]:
     """Return what cache keys say of an upstream's settings: a keyed hash, for a credential is among them."""
     return {
-        UpstreamName(name): seal.fingerprint(_spelled(upstream))
-        for name, upstream in config.upstreams.items()
+        UpstreamName(name): seal.partition(_spelled(upstream)) for name, upstream in config.upstreams.items()
     }
 
 

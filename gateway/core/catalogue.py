@@ -7,8 +7,10 @@ items last seen are remembered per upstream and credential context, whatever the
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from cachetools import LRUCache
 
@@ -16,6 +18,7 @@ from gateway.cache.policy import Entry, Lookup, Rules
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core.capabilities import Profile
+from gateway.core.discover import offers
 from gateway.core.lists import Item, Page, merge_pages, parse_page
 from gateway.protocol.call import (
     MODERN_VERSION,
@@ -35,6 +38,8 @@ from gateway.support.metrics import Metrics
 from gateway.upstream.pool import UpstreamPool
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _FIRST_REST = 1.0
 _LONGEST_REST = 30.0
@@ -102,37 +107,27 @@ class Catalogue:
         """Return what this upstream listed when last asked with the caller's credential there (A-47)."""
         return self._known.get((name, method, self._context(name, caller)))
 
-    async def part(self, name: UpstreamName, method: str, caller: Caller) -> Part:
+    def offers(self, name: UpstreamName, capability: str | None) -> bool | None:
+        """Whether an upstream declared a capability; None while it has not said (B48)."""
+        discovered = self._pool.status(name).discovered
+        if capability is None or discovered is None:
+            return None
+        return offers(discovered.capabilities, capability)
+
+    async def part(self, name: UpstreamName, method: str, caller: Caller) -> Part | None:
         """Return one upstream's whole list, all pages, from the cache where it may answer.
 
-        Raises UpstreamUnavailable when the upstream is down, failed, or took longer than its list_timeout.
+        None when it has no such list. Raises UpstreamUnavailable when the upstream is down, failed, or took
+        longer than its list_timeout.
         """
-        if (name, method) in self._lacking:
-            return Part(name, NOTHING, float("inf"), "public", True)
-        if not self._pool.available(name) or self._resting(name):
-            raise UpstreamUnavailable(name, Reason.DOWN)
-        limit = self._config.upstreams[name].list_timeout
-        try:
-            async with asyncio.timeout(limit):
-                part = await self._walk(name, method, caller)
-        except TimeoutError:
-            self._rest(name)
-            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s") from None
-        self._rests.pop(name, None)
-        return part
+        return await self._in_time(name, method, lambda: self._whole(name, method, caller))
 
     async def discover(self, name: UpstreamName, caller: Caller) -> Cached:
         """Return what one upstream says it can do; raises as `part` does."""
-        limit = self._config.upstreams[name].list_timeout
-        if not self._pool.available(name):
-            raise UpstreamUnavailable(name, Reason.DOWN)
-        try:
-            async with asyncio.timeout(limit):
-                request = self._request(name, "server/discover", caller)
-                lookup = self._lookup(name, "server/discover", caller, None)
-                return await self._cache.get(lookup, lambda: self._pool.call(name, request))
-        except TimeoutError:
-            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"discover: list_timeout {limit:g}s") from None
+        request = self._request(name, "server/discover", caller)
+        lookup = self._lookup(name, "server/discover", caller, None)
+        fill = partial(self._pool.call, name, request)
+        return await self._in_time(name, "server/discover", lambda: self._cache.get(lookup, fill))
 
     async def read(
         self, name: UpstreamName, uri: str, caller: Caller, request: Request, emit: Emit
@@ -152,8 +147,13 @@ class Catalogue:
 
     async def changed(self, change: Change) -> None:
         """Drop what an upstream's change made stale; after a reconnect anything may be different (C-30)."""
+        self._lacking = {
+            (name, method)
+            for name, method in self._lacking
+            if name != change.upstream or change.method not in (None, method)
+        }
         if change.method is None:
-            self._lacking = {pair for pair in self._lacking if pair[0] != change.upstream}
+            self._rests.pop(change.upstream, None)
         await self._cache.invalidate(change)
 
     def report(self, name: UpstreamName) -> Mapping[str, object]:
@@ -171,6 +171,36 @@ class Catalogue:
             if upstream == name and context is None:
                 yield method, listing
 
+    async def _in_time(self, name: UpstreamName, method: str, ask: Callable[[], Awaitable[T]]) -> T:
+        if not self._pool.available(name) or self._resting(name):
+            raise UpstreamUnavailable(name, Reason.DOWN)
+        limit = self._config.upstreams[name].list_timeout
+        try:
+            async with asyncio.timeout(limit):
+                answer = await ask()
+        except TimeoutError:
+            self._rest(name)
+            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s") from None
+        self._rests.pop(name, None)
+        return answer
+
+    async def _whole(self, name: UpstreamName, method: str, caller: Caller) -> Part | None:
+        # What it declares is known once it was tried; before, it might be asked for what it does not have.
+        await self._pool.tried(name, self._config.upstreams[name].list_timeout)
+        declared = self.offers(name, METHODS[method].capability)
+        if declared is False:
+            return None
+        if (name, method) not in self._lacking:
+            try:
+                return await self._walk(name, method, caller)
+            except McpError as error:
+                if error.code != METHOD_NOT_FOUND:
+                    raise
+                # Declared, but not served: it counts as empty until the upstream restarts (B48).
+                log.warning("upstream %s does not serve %s", name, method)
+                self._lacking.add((name, method))
+        return Part(name, NOTHING, float("inf"), "public", True) if declared else None
+
     async def _walk(self, name: UpstreamName, method: str, caller: Caller) -> Part:
         entries: list[Entry] = []
         pages: list[Page] = []
@@ -183,11 +213,6 @@ class Catalogue:
             try:
                 cached = await self._page(name, method, cursor, caller)
             except McpError as error:
-                if cursor is None and error.code == METHOD_NOT_FOUND:
-                    # Declared, but not served: it counts as empty until the upstream restarts (B48).
-                    log.warning("upstream %s does not serve %s, which it declared", name, method)
-                    self._lacking.add((name, method))
-                    return Part(name, NOTHING, float("inf"), "public", True)
                 if cursor is None or restarted or error.code != INVALID_PARAMS:
                     raise
                 await self._cache.invalidate(Change(name, method, cause="cursor"))  # C-26

@@ -9,7 +9,6 @@ from cachetools import LRUCache
 
 from gateway.config import Config
 from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
-from gateway.core.discover import offers
 from gateway.core.federation import Federation
 from gateway.core.lists import Item
 from gateway.core.router import UriTable
@@ -53,31 +52,27 @@ class Directory:
 
     # Who offers what
 
-    async def check_offered(self, method: str, row: Method) -> None:
-        """Raise unless some upstream offers what the method needs (S-28); waits for their first answers."""
+    def check_offered(self, method: str, row: Method) -> None:
+        """Raise when no upstream offers what the method needs (S-28).
+
+        An upstream that has not said yet may: it is waited for by whoever needs it, and by nobody else (B01).
+        """
         if row.capability is None:
             return
-        untried = [
-            name for name in self._federation.namespaces if self._pool.status(name).state == "starting"
-        ]
-        if untried:
-            waits = (self._pool.tried(name, self._config.upstreams[name].list_timeout) for name in untried)
-            await asyncio.gather(*waits)
-        known = False
-        for name in self._federation.namespaces:
-            discovered = self._pool.status(name).discovered
-            if discovered is not None:
-                known = True
-                if offers(discovered.capabilities, row.capability):
-                    return
-        if known:
-            raise not_served(method)
-        raise McpError(INTERNAL_ERROR, "no upstream is available")
+        names = list(self._federation.namespaces)
+        if not any(self.may_offer(name, row) and self._may_say(name) for name in names):
+            if any(self._catalogue.offers(name, row.capability) is False for name in names):
+                raise not_served(method)
+            raise McpError(INTERNAL_ERROR, "no upstream is available")
 
     def may_offer(self, name: UpstreamName, row: Method) -> bool:
         """Whether an upstream declared what the method needs, or has not said yet (B48)."""
-        discovered = self._pool.status(name).discovered
-        return row.capability is None or discovered is None or offers(discovered.capabilities, row.capability)
+        return self._catalogue.offers(name, row.capability) is not False
+
+    def _may_say(self, name: UpstreamName) -> bool:
+        """Whether anything is known of this upstream, or will be once it is asked."""
+        status = self._pool.status(name)
+        return status.discovered is not None or status.state != "down"
 
     async def ask_all(
         self, keys: Iterable[Key], ask: Callable[[Key], Awaitable[T]]
@@ -121,15 +116,15 @@ class Directory:
         target = self._resolve(method, exposed, caller)
         if target is not None:
             return target
-        row = METHODS[method]
-        candidates = [name for name in self._candidates(exposed) if self.may_offer(name, row)]
-        _, failures = await self.ask_all(candidates, lambda name: self._catalogue.part(name, method, caller))
-        target = self._resolve(method, exposed, caller)
-        if target is not None:
-            return target
-        for name, error in failures:
-            if self._catalogue.known(name, method, caller) is None:
-                raise error
+        for candidates in self._candidates(exposed):
+            asked = [name for name in candidates if self.may_offer(name, METHODS[method])]
+            _, failures = await self.ask_all(asked, lambda name: self._catalogue.part(name, method, caller))
+            target = self._resolve(method, exposed, caller)
+            if target is not None:
+                return target
+            for name, error in failures:
+                if self._catalogue.known(name, method, caller) is None:
+                    raise error
         kind = "tool" if method == "tools/list" else "prompt"
         raise McpError(INVALID_PARAMS, f"Unknown {kind}: {exposed[:128]}")
 
@@ -154,15 +149,17 @@ class Directory:
         names = self._federation.merged(method, self.known(method, caller)).names or ()
         return {name: target for name in names if (target := self._resolve(method, name, caller)) is not None}
 
-    def _candidates(self, exposed: str) -> list[UpstreamName]:
-        """Return the upstreams whose exposed names may look like this one; a prefix is never cut off one."""
+    def _candidates(self, exposed: str) -> list[list[UpstreamName]]:
+        """Return the upstreams whose names may look like this one, those to be asked first before the others.
+
+        Names are cut behind the prefix only, and whoever has one goes before whoever has none.
+        """
+        names = list(self._federation.namespaces)
         if exposed in self._renamed:
-            return list(self._federation.namespaces)
-        return [
-            name
-            for name in self._federation.namespaces
-            if exposed.startswith(self._federation.name_prefix(name))
-        ]
+            return [names]
+        prefixes = {name: self._federation.name_prefix(name) for name in names}
+        named = [name for name in names if prefixes[name] and exposed.startswith(prefixes[name])]
+        return [named, [name for name in names if not prefixes[name]]]
 
     # URIs
 

@@ -5,8 +5,11 @@ cache where the table of methods allows it, and dresses results so that no trace
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from cachetools import LRUCache, TTLCache
@@ -74,7 +77,6 @@ from gateway.upstream.pool import StaleSchema, UpstreamPool
 
 _CURSOR_TTL = 600.0
 _SNAPSHOTS = 256
-_INSTRUCTIONS = 32 * 1024
 _PROFILES = 1024
 _LONGEST_PROFILE = 4096
 
@@ -116,7 +118,9 @@ class Pipeline:
         self._clock = clock
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
         self._profiles: LRUCache[bytes, Profile] = LRUCache(_PROFILES)
-        self._snapshots: TTLCache[bytes, View] = TTLCache(_SNAPSHOTS, _CURSOR_TTL, timer=clock)
+        self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
+            _SNAPSHOTS, _CURSOR_TTL, timer=clock
+        )
 
     def __repr__(self) -> str:
         return f"<Pipeline {self._federation.endpoint}: {', '.join(self._federation.namespaces)}>"
@@ -165,7 +169,7 @@ class Pipeline:
         """Return the tools a caller without a credential is shown, by exposed name, and what was missing."""
         row = METHODS["tools/list"]
         caller = Caller(Principal(), list_profile(b"{}"))
-        await self._directory.check_offered("tools/list", row)
+        self._directory.check_offered("tools/list", row)
         parts, failures = await self._gather("tools/list", row, caller)
         shown = {part.upstream for part in parts}
         targets = self._directory.targets("tools/list", caller)
@@ -196,7 +200,7 @@ class Pipeline:
         ]
         if not parts:
             raise _all_failed(call.method, failures)
-        merged = discover.merge(parts, listens=False, max_instructions=_INSTRUCTIONS)
+        merged = discover.merge(parts, listens=False, max_instructions=self._config.limits.instructions)
         expires, scope = _least(
             ((cached.entry.received + cached.entry.ttl, cached.entry.scope) for cached in answers.values()),
             partial=bool(failures),
@@ -218,19 +222,18 @@ class Pipeline:
             remembered = self._remembered(call.method, caller)
             if remembered is not None:
                 return remembered
-        await self._directory.check_offered(call.method, row)
-        snapshot = None if cursor is None else self._snapshots.get(cursor.digest)
+        self._directory.check_offered(call.method, row)
+        snapshot = None if cursor is None else self._snapshot(cursor.digest, principal)
         if cursor is not None and snapshot is not None:
             return self._page(call, row, snapshot, principal, cursor.offset)
         epoch = self._cache.epoch
         parts, failures = await self._gather(call.method, row, caller)
         view = self._view(call.method, caller, parts, failures)
-        if cursor is not None:
-            if view.digest != cursor.digest:
-                raise McpError(INVALID_PARAMS, "cursor: the list has changed since, start again without it")
-            return self._page(call, row, view, principal, cursor.offset)
-        if len(view.items) > self._config.limits.page_size:
-            return self._page(call, row, view, principal, 0)
+        if cursor is not None and view.digest != cursor.digest:
+            raise McpError(INVALID_PARAMS, "cursor: the list has changed since, start again without it")
+        if cursor is not None or len(view.items) > self._config.limits.page_size:
+            offset = 0 if cursor is None else cursor.offset
+            return self._page(call, row, _Snapshot(view, failures), principal, offset)
         dressed = self._joined(call.method, {row.items or "": view.body}, failures)
         source: Literal["hit", "miss"] = "hit" if all(part.fresh for part in parts) else "miss"
         return self._whole(call.method, caller, Whole(dressed, view.expires, view.scope, epoch), source)
@@ -243,9 +246,10 @@ class Pipeline:
         answers, failures = await self._directory.ask_all(
             names, lambda name: self._catalogue.part(name, method, caller)
         )
-        if failures and not answers:
-            raise _all_failed(method, failures)
-        return [answers[name] for name in names if name in answers], failures
+        parts = [part for name in names if (part := answers.get(name)) is not None]
+        if not parts:
+            raise _all_failed(method, failures) if failures else not_served(method)
+        return parts, failures
 
     def _view(
         self, method: str, caller: Caller, parts: Sequence[Part], failures: Failures[UpstreamName]
@@ -257,17 +261,26 @@ class Pipeline:
         expires, scope = _least(((part.expires, part.scope) for part in parts), partial=bool(failures))
         return View(method, merged.items_of(shown.keys()), scope, expires)
 
-    def _page(self, call: Call, row: Method, view: View, principal: Principal, offset: int) -> Answer:
+    def _page(
+        self, call: Call, row: Method, snapshot: "_Snapshot", principal: Principal, offset: int
+    ) -> Answer:
         """Return one page of a list too long for one answer; every page carries the whole's scope (C-23)."""
+        view = snapshot.view
         body, following = view.slice(offset, self._config.limits.page_size)
         members: dict[str, Json] = {row.items or "": body}
         if following is not None:
-            self._snapshots[view.digest] = view
+            owner = None if view.scope == "public" else principal.partition
+            self._snapshots[owner, view.digest] = snapshot
             cursor = encode_cursor(Cursor(call.method, following, view.digest, self._federation.endpoint))
             token = self._seal.seal("cursor", cursor, bound_to=_bound(principal), ttl=_CURSOR_TTL)
             members["nextCursor"] = encode(token)
-        dressed = made(call.method, members, server_info=self._server_info)
+        dressed = self._joined(call.method, members, snapshot.failures)
         return Answer(dressed.segments(_remaining_ms(view.expires, self._clock()), view.scope), "miss")
+
+    def _snapshot(self, digest: bytes, principal: Principal) -> "_Snapshot | None":
+        """Return the list a caller is paging through: that caller's own, or everybody's (F-21)."""
+        own = self._snapshots.get((principal.partition, digest))
+        return own or self._snapshots.get((None, digest))
 
     def _open_cursor(self, call: Call, principal: Principal) -> Cursor | None:
         raw = call.params.get("cursor")
@@ -291,7 +304,7 @@ class Pipeline:
         return made(method, members, server_info=self._server_info)
 
     def _remembered(self, method: str, caller: Caller) -> Answer | None:
-        whole = self._views.get(method, caller.profile.digest, caller.principal.partition, self._cache.epoch)
+        whole = self._views.get(method, caller.profile.digest, self._owner(caller), self._cache.epoch)
         if whole is None:
             return None
         self._metrics.cache_lookup(_MERGED, method, "hit", "fresh")
@@ -318,7 +331,7 @@ class Pipeline:
         arguments = call.params.get("arguments")
         if arguments is not None and not is_null(arguments) and bytes(memoryview(arguments)[:1]) != b"{":
             raise McpError(INVALID_PARAMS, "arguments must be an object")
-        await self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row)
         caller = self._caller(call, principal)
         list_method = _LISTED_BY[call.method]
         target = await self._directory.find(list_method, name, caller)
@@ -339,7 +352,7 @@ class Pipeline:
         problem = uri_problem(uri)
         if problem is not None:
             raise McpError(INVALID_PARAMS, f"uri: {problem}")
-        await self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row)
         caller = self._caller(call, principal)
         found = await self._directory.owner(uri, caller)
         if found is None:
@@ -360,9 +373,8 @@ class Pipeline:
     ) -> Answer:
         request = self._request(call, caller.principal, upstream, original, caller.profile.capabilities)
         try:
-            cached = await self._catalogue.read(
-                upstream, original, caller, request, self._relay(call, upstream, emit)
-            )
+            relay = self._relay(call, upstream, _while_there(emit))
+            cached = await self._catalogue.read(upstream, original, caller, request, relay)
         except McpError as error:
             raise self._outward(error, upstream, call) from None
         key = f"read {self._federation.endpoint}"
@@ -377,7 +389,7 @@ class Pipeline:
 
     async def _complete(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
         kind, wanted = completion_target(call.params)
-        await self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row)
         caller = self._caller(call, principal)
         if kind == "ref/prompt":
             target = await self._directory.find("prompts/list", wanted, caller)
@@ -461,10 +473,8 @@ class Pipeline:
     async def _doubt(self, call: Call, upstream: UpstreamName, error: McpError) -> None:
         """Forget a list that promised what the upstream now says it does not have (U-33)."""
         list_method = _LISTED_BY.get(call.method)
-        unknown = error.code == METHOD_NOT_FOUND or (
-            error.code == INVALID_PARAMS and any(word in error.message.lower() for word in _UNKNOWN)
-        )
-        if list_method is not None and unknown:
+        unknown = error.code == INVALID_PARAMS and _UNKNOWN.search(error.message)
+        if list_method is not None and (unknown or error.code == METHOD_NOT_FOUND):
             await self._catalogue.forget(upstream, list_method, "catalogue")
 
     def _caller(self, call: Call, principal: Principal) -> Caller:
@@ -477,7 +487,19 @@ class Pipeline:
         return Caller(principal, profile)
 
 
-_UNKNOWN = ("unknown tool", "unknown prompt", "not found")
+_UNKNOWN = re.compile(
+    r"\b(unknown|unrecognized|no such|invalid) (tool|prompt)\b|\b(tool|prompt)\b.{,200}\bnot (found|known)\b",
+    re.IGNORECASE,
+)
+"""What SDKs say of a name they do not serve; a tool's own complaints must not cost everybody the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A list being paged through, as it was when its first page went out, and what it lacked then."""
+
+    view: View
+    failures: Failures[UpstreamName]
 
 
 class _Shown:
@@ -493,6 +515,16 @@ class _Shown:
         if exposed == uri:
             self._show(uri)
         return exposed
+
+
+def _while_there(emit: Emit) -> Emit:
+    """Return an emit that a caller who left does not break: others wait for the same answer (C-34)."""
+
+    async def relay(notice: Notice) -> None:
+        with suppress(ConnectionError):
+            await emit(notice)
+
+    return relay
 
 
 def _check_headers(call: Call, target: Target) -> None:
