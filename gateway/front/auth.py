@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from aiohttp import hdrs
+
 from gateway.protocol.call import Principal
 from gateway.protocol.jsonrpc import INVALID_REQUEST, McpError
 from gateway.protocol.modern import Rejection
@@ -29,7 +31,7 @@ def identify(headers: Headers, seal: Seal) -> Principal | Rejection:
 
     Two Authorization lines are refused: which of them an upstream would believe is anybody's guess.
     """
-    lines = headers.getall("Authorization", ())
+    lines = headers.getall(hdrs.AUTHORIZATION, ())
     if not lines:
         return ANONYMOUS
     credential = lines[0].strip(" \t")

@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from aiohttp import hdrs
+
 from gateway import config
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.%]+\]|[^\s/?#@:\[\]]+)(?::([0-9]{1,5}))?")
@@ -71,7 +73,7 @@ class Gate:
                 return Refusal(
                     "host", f"Host {host[:200]!r} is not served here; the setting `hosts` allows it"
                 )
-        origin = headers.get("Origin")
+        origin = headers.get(hdrs.ORIGIN)
         if origin is not None and not self._origin_fits(origin):
             return Refusal(
                 "origin", f"Origin {origin[:200]!r} is not allowed; the setting `origins` allows it"
@@ -84,7 +86,7 @@ class Gate:
 
     def preflight(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers of the answer to a preflight; an Origin off the list gets no permission."""
-        origin = headers.get("Origin")
+        origin = headers.get(hdrs.ORIGIN)
         if origin is None or not self._is_browser(origin):
             return {}
         asked = headers.get("Access-Control-Request-Headers", "").lower().split(",")
@@ -99,7 +101,7 @@ class Gate:
         forwarded = headers.get("X-Forwarded-Host") if self._proxies else None
         if forwarded is not None and self._is_proxy(peer):
             return forwarded.split(",", 1)[0].strip()
-        return headers.get("Host", "")
+        return headers.get(hdrs.HOST, "")
 
     def _is_proxy(self, peer: str | None) -> bool:
         try:

@@ -10,10 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
 from gateway import config
@@ -140,7 +141,6 @@ _PLAIN_TEXTS = {
     408: "Request Timeout: the body did not arrive in time; the setting `limits.request_body` allows more",
     413: "Content Too Large: the setting `limits.message` allows more",
     415: "Unsupported Media Type: post application/json without a content coding",
-    417: "Expectation Failed",
     431: _TOO_LARGE,
 }
 
@@ -349,7 +349,7 @@ class HttpFront:
         """Take a request through S-06, steps 1 to 5; all of it is known before the body is read."""
         headers = request.headers
         refusal = site.gate.refuse(headers, request.remote)
-        responder.extra_head = site.gate.cors_lines(headers.get("Origin"))
+        responder.extra_head = site.gate.cors_lines(headers.get(hdrs.ORIGIN))
         if refusal is not None:
             error = McpError(INVALID_REQUEST, refusal.message)
             return _error(403, error, None, refusal.reason)
@@ -413,7 +413,7 @@ class HttpFront:
             self._listens[caller] -= 1
             if not self._listens[caller]:
                 del self._listens[caller]
-        return replace(ended, streamed=True)
+        return ended._replace(streamed=True)
 
 
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
@@ -430,18 +430,16 @@ def _authorization(rejection: Rejection) -> Outcome:
 
 def _check_sizes(site: _Site, request: web.BaseRequest, responder: Responder) -> Outcome | None:
     """Refuse what is too large by its own word, or coded: a coding would hide its size (B26)."""
-    coding = request.headers.get("Content-Encoding", "")
-    if coding and coding.strip().lower() != "identity":
+    coding = request.headers.get(hdrs.CONTENT_ENCODING)
+    if coding is not None and coding.strip().lower() not in ("", "identity"):
         return _plain(415, {"Accept-Encoding": "identity"}, word="encoding")
-    # Two bytes for ": " and two for the line's end count like the header itself.
-    if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > site.limits.header:
+    if sum(map(len, chain.from_iterable(request.raw_headers))) > site.limits.header:
         return _plain(431)
-    length = request.content_length
-    if length is not None and length > site.limits.message:
+    if request.content.is_eof():  # the whole body is here, as it nearly always is
+        return None
+    if (request.content_length or 0) > site.limits.message:
         responder.closing = True
         return _plain(413)
-    if request.headers.get("Expect", "").lower() not in ("", "100-continue"):
-        return _plain(417, word=OTHER)
     return None
 
 
@@ -451,7 +449,7 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes |
     if content.is_eof():
         body = content.read_nowait()
         return body if len(body) <= limits.message else _plain(413)
-    if "Expect" in request.headers and request.transport is not None:
+    if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     parts = bytearray()
     try:
@@ -469,7 +467,7 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes |
 
 
 def _keep_little_in_the_kernel(listener: asyncio.Server) -> None:
-    """Let accepted connections hold little that is not yet sent, else megabytes hide a slow client's progress.
+    """Let accepted connections hold little unsent, else megabytes of it hide a slow client's progress.
 
     Where the system has no such option, only clients slower than about 100 kB/s notice.
     """

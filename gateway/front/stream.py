@@ -7,10 +7,10 @@ The response is framed here and written straight to the transport. aiohttp's res
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from aiohttp import web
 
@@ -31,14 +31,13 @@ _STREAM_HEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a request comes to. `word` names it in logs and metrics."""
 
     status: int
     body: bytes = b""
     word: str = "ok"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     content_type: str = "application/json"
     streamed: bool = False
     """Whether it must end an event stream even when none has begun (L-02)."""

@@ -43,7 +43,6 @@ LADDER = {
     "gzip": (post(content_encoding="gzip", content=b"[", x="y" * 40_000, y="y" * 40_000), 415),
     "large head": (post(content=b"[", **{f"x{n}": "y" * 20_000 for n in range(4)}), 431),
     "large body": (post(content=b"[" * 2000), 413),
-    "strange expectation": (post(expect="magic"), 417),
     "no JSON": (post(content=b"{"), 400),
     "a batch": (post(content=b"[" + body() + b"]"), 400),
     "no _meta": (post(content=b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'), 400),
