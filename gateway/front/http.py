@@ -247,7 +247,7 @@ class HttpFront:
             listener.close()
         self._close_idle_connections()
         if not await self._all_done(grace):
-            log.warning("%d requests are cut off at the end of the grace", len(self._open))
+            log.warning("%d open request(s) cut off at the end of the grace", len(self._open))
             for responder in self._open:
                 responder.stop()
             if not await self._all_done(_LAST_WORDS):
@@ -295,12 +295,7 @@ class HttpFront:
         responder = Responder(request, self._metrics)
         self._open.add(responder)
         try:
-            try:
-                came = await self._serve(request, responder)
-            except asyncio.CancelledError:
-                if not responder.stopped or responder.done:
-                    raise  # the client is gone: send nothing more (S-21)
-                came = outcome(Stopping(), id=responder.id)
+            came = await self._came(request, responder)
             responder.closing |= self.draining
             return await responder.finish(came)
         except ClientGone:
@@ -310,6 +305,19 @@ class HttpFront:
             self._open.discard(responder)
             if not self._open:
                 self._nothing_open.set()
+
+    async def _came(self, request: web.BaseRequest, responder: Responder) -> Outcome:
+        """Return what the request comes to; only a client that left has no answer (S-21)."""
+        try:
+            return await self._serve(request, responder)
+        except asyncio.CancelledError:
+            if not responder.stopped:
+                raise
+            return outcome(Stopping(), id=responder.id)
+        except ClientGone:
+            raise
+        except Exception as error:
+            return outcome(error, id=responder.id)
 
     async def _serve(self, request: web.BaseRequest, responder: Responder) -> Outcome:
         site = self._current()
@@ -357,7 +365,7 @@ class HttpFront:
             return site.not_found()
         if request.method != "POST":
             return _other_verb(site, request)
-        if "access_token=" in request.raw_path:
+        if "?" in request.raw_path and "access_token" in request.query:
             error = McpError(INVALID_REQUEST, "A token belongs in the Authorization header, not in the query")
             return _error(400, error, None, "authorization")
         principal = identify(headers, site.state.seal)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,12 +12,14 @@ from gateway.protocol.call import (
     Call,
     Challenge,
     Emit,
+    Partition,
     Principal,
     Reason,
     UpstreamName,
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import McpError
+from gateway.support.seal import Seal
 from tests.support.front import Answers, answer, body, post, serving, state
 
 ALPHA = UpstreamName("alpha")
@@ -98,6 +101,27 @@ async def test_a_bug_is_logged_and_tells_the_client_nothing(caplog: pytest.LogCa
     assert reply.json == {"jsonrpc": "2.0", "id": "x", "error": {"code": -32603, "message": "Internal error"}}
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
+
+
+class BrokenSeal(Seal):
+    """A seal that fails for a reason nobody thought of."""
+
+    def partition(self, authorization: str) -> Partition:
+        raise RuntimeError("out of order")
+
+
+async def test_a_bug_of_the_edge_itself_is_answered_and_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Before there is a call, hence without an id; the connection stays usable."""
+    async with serving(Answers()) as gateway, gateway.connect() as client:
+        gateway.state = replace(gateway.state, seal=BrokenSeal())
+        client.send(post(authorization="Bearer x"))
+        assert (await client.reply()).json == {
+            "jsonrpc": "2.0",
+            "error": {"code": -32603, "message": "Internal error"},
+        }
+        client.send(post())
+        assert (await client.reply()).status == 200
+    assert "out of order" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_a_pipeline_that_will_not_be_cancelled_does_not_hold_the_drain(
         await gateway.front.drain(0.05)
         release.set()
         await gateway.until_idle()
-    assert "1 requests are cut off" in caplog.text
+    assert "1 open request(s) cut off" in caplog.text
 
 
 async def test_a_drain_without_clients_is_immediate() -> None:

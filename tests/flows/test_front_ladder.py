@@ -32,6 +32,10 @@ LADDER = {
     "PUT": (post(verb="PUT"), 405),
     "OPTIONS without CORS": (post(verb="OPTIONS"), 405),
     "token in the query": (post(path="/mcp?access_token=x", content_type="text/plain"), 400),
+    "token in the query, spelled oddly": (
+        post(path="/mcp?a=1&access%5Ftoken=x", content_type="text/plain"),
+        400,
+    ),
     "two credentials": (
         post(authorization="a", extra=(("authorization", "b"),), content_type="text/plain"),
         400,
@@ -73,7 +77,7 @@ async def test_each_refusal_is_counted_by_its_reason() -> None:
         "host": 1,
         "origin": 2,
         "verb": 4,
-        "authorization": 3,
+        "authorization": 4,
         "content_type": 2,
         "accept": 1,
         "encoding": 1,
