@@ -131,6 +131,9 @@ class Gateway:
         self._settled = asyncio.Event()
         self._started = time.time()
 
+    def __repr__(self) -> str:
+        return f"<Gateway {self.phase()} {self._front!r} {self.runtime.pool!r} {self.runtime.cache!r}>"
+
     async def start(self) -> Addresses:
         """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had."""
         runtime = self.runtime

@@ -29,8 +29,8 @@ from gateway.cache.policy import (
     topics_of,
 )
 from gateway.cache.stores import Generations, Store
-from gateway.protocol.call import Change, Reason, Reply, UpstreamUnavailable
-from gateway.protocol.jsonrpc import Json
+from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamUnavailable
+from gateway.protocol.jsonrpc import Json, McpError
 from gateway.support.metrics import Metrics
 
 Fill: TypeAlias = Callable[[], Awaitable[Reply]]
@@ -62,6 +62,9 @@ class _Landed:
 
     cached: Cached
     shared: bool
+    """To callers of the same context."""
+    public: bool
+    """To anybody."""
 
 
 class ResponseCache:
@@ -135,13 +138,31 @@ class ResponseCache:
         self._metrics.invalidated(lookup.upstream, "catalogue")
 
     async def _miss(self, lookup: Lookup, fill: Fill) -> Cached:
+        for slot in self._slots(lookup):
+            landed = await self._fly(slot, lookup, fill)
+            if landed is not None:
+                return landed
         moment = await self._generations.moment(lookup.upstream)
-        owner = context(lookup)
-        slot = private_key(lookup) or public_key(lookup)
-        # A flight never leaves an authorization context (C-34). Callers without one can share public
-        # results only, so they wait for each other where the last one was.
-        if not self._coalesces.get(slot, owner is not None or lookup.rules.scope == "public"):
-            return (await self._refill(lookup, fill, moment)).cached
+        return (await self._refill(lookup, fill, moment)).cached
+
+    def _slots(self, lookup: Lookup) -> Iterator[Key]:
+        """Yield the flights this caller may wait for, one after the other while none has an answer for him.
+
+        What was public is fetched once for everybody (B51); so is what nothing is known of yet, for callers
+        without a context. Nobody is given more than he might have fetched: what turns out private stays in
+        the context that fetched it (C-34).
+        """
+        own, public = private_key(lookup), public_key(lookup)
+        shares = lookup.rules.share_public and lookup.rules.scope != "private"
+        if shares and self._coalesces.get(public, own is None):
+            yield public
+        if own is not None and self._coalesces.get(own, True):
+            yield own
+
+    async def _fly(self, slot: Key, lookup: Lookup, fill: Fill) -> Cached | None:
+        """Return what this caller or the one before him fetches, None when that is not for both."""
+        moment = await self._generations.moment(lookup.upstream)
+        everyones = slot == public_key(lookup)
         led = False
 
         async def fetch() -> _Landed:
@@ -154,15 +175,18 @@ class ResponseCache:
             landed = await self._flight.run((slot, moment), fetch)
         except Interrupted:
             raise UpstreamUnavailable(lookup.upstream, Reason.STOPPING) from None
-        if led or landed.shared:
+        except (Challenge, McpError):
+            if led or not everyones:
+                raise
+            return None  # it may have been about the other's credential
+        if led or (landed.public if everyones else landed.shared):
             return landed.cached
-        moment = await self._generations.moment(lookup.upstream)
-        return (await self._refill(lookup, fill, moment)).cached
+        return None
 
     async def _refill(self, lookup: Lookup, fill: Fill, moment: int) -> _Landed:
         stored, verdict = await self._find(lookup)
         if stored is not None:
-            return _Landed(Cached(stored, "hit", "hit"), shared=True)
+            return _Landed(Cached(stored, "hit", "hit"), shared=True, public=stored.scope == "public")
         reply = await fill()
         return await self._keep(lookup, reply.result, moment, _REASONS[verdict])
 
@@ -186,16 +210,16 @@ class ResponseCache:
         hints = self._hints(lookup, result, now)
         if not hints.complete:
             entry = Entry(bytes(result), now, 0.0, "private", moment)
-            return _Landed(Cached(entry, "bypass", "incomplete"), shared=False)
+            return _Landed(Cached(entry, "bypass", "incomplete"), shared=False, public=False)
         topics = topics_for(lookup, result, hints.scope)
         entry = Entry(storable(result), now, hints.ttl, hints.scope, moment, topics)
-        shared = self._remember(lookup, hints)
+        shared, public = self._remember(lookup, hints)
         if await self._generations.latest(lookup.upstream, topics) > moment:
             # For those who asked before the change, and for no one else (C-32).
-            return _Landed(Cached(replace(entry, ttl=0.0), "bypass", "generation"), shared)
+            return _Landed(Cached(replace(entry, ttl=0.0), "bypass", "generation"), shared, public)
         refused = await self._write(lookup, hints, entry)
         cached = Cached(entry, "miss", missed) if refused is None else Cached(entry, "bypass", refused)
-        return _Landed(cached, shared)
+        return _Landed(cached, shared, public)
 
     async def _write(self, lookup: Lookup, hints: Hints, entry: Entry) -> Why | None:
         """Store an entry in the arm of its scope or return why not; the other arm is outdated either way."""
@@ -216,14 +240,14 @@ class ResponseCache:
             return replace(hints, scope="private", why="private")
         return hints
 
-    def _remember(self, lookup: Lookup, hints: Hints) -> bool:
-        """Note whether the next misses may wait for each other, and return whether these may share."""
-        owner = context(lookup)
-        shared = may_coalesce(hints, owner=owner, method=lookup.method)
-        self._coalesces[public_key(lookup)] = may_coalesce(hints, owner=None, method=lookup.method)
+    def _remember(self, lookup: Lookup, hints: Hints) -> tuple[bool, bool]:
+        """Note whether the next misses may wait for each other; return who may share this: context, all."""
+        shared = may_coalesce(hints, owner=context(lookup), method=lookup.method)
+        public = may_coalesce(hints, owner=None, method=lookup.method)
+        self._coalesces[public_key(lookup)] = public
         if (key := private_key(lookup)) is not None:
             self._coalesces[key] = shared
-        return shared
+        return shared, public
 
 
 def _arms(lookup: Lookup) -> Iterator[Key]:

@@ -141,9 +141,9 @@ class Catalogue:
         forward = self._config.upstreams[name].auth.kind == "forward"
         return principal.authorization if forward else None
 
-    async def forget(self, name: UpstreamName, method: str, cause: str) -> None:
-        """Drop what is cached of one upstream's list."""
-        await self._cache.invalidate(Change(name, method, cause=cause))
+    async def forget(self, name: UpstreamName, method: str, cause: str, uri: str | None = None) -> None:
+        """Drop what is cached of one upstream's list, or of one resource."""
+        await self._cache.invalidate(Change(name, method, uri, cause))
 
     async def changed(self, change: Change) -> None:
         """Drop what an upstream's change made stale; after a reconnect anything may be different (C-30)."""
@@ -219,7 +219,7 @@ class Catalogue:
                 entries, pages, seen, cursor, restarted = [], [], set(), None, True
                 continue
             fresh = fresh and cached.source == "hit"
-            page = _page(name, method, cached.entry)
+            page = await self._read_page(name, method, cached)
             entries.append(cached.entry)
             pages.append(page)
             cursor = page.next_cursor
@@ -239,6 +239,18 @@ class Catalogue:
                 break
             seen.add(cursor)
         return await self._part(name, method, caller, entries, pages, fresh)
+
+    async def _read_page(self, name: UpstreamName, method: str, cached: Cached) -> Page:
+        page = cached.entry.derived.get("page")
+        if not isinstance(page, Page):
+            try:
+                page = parse_page(method, cached.entry.result)
+            except Malformed as error:
+                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
+                    await self.forget(name, method, "catalogue")
+                raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
+            cached.entry.derived["page"] = page
+        return page
 
     async def _part(
         self,
@@ -314,17 +326,6 @@ class Catalogue:
         """Leave an upstream that hangs out of lists for a while: it must not slow every one of them (B01)."""
         delay = min(self._rests.get(name, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
         self._rests[name] = (self._clock() + delay, delay)
-
-
-def _page(name: UpstreamName, method: str, entry: Entry) -> Page:
-    page = entry.derived.get("page")
-    if not isinstance(page, Page):
-        try:
-            page = parse_page(method, entry.result)
-        except Malformed as error:
-            raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
-        entry.derived["page"] = page
-    return page
 
 
 def _rules(config: Config, name: str) -> Rules:

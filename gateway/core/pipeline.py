@@ -382,7 +382,12 @@ class Pipeline:
         if not isinstance(dressed, Dressed):
             everyone = cached.entry.scope == "public"
             partition = PUBLIC if everyone else caller.principal.partition
-            dressed = self._normalised(call, partition, upstream, cached.entry.result)
+            try:
+                dressed = self._normalised(call, partition, upstream, cached.entry.result)
+            except UpstreamUnavailable:
+                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
+                    await self._catalogue.forget(upstream, call.method, "catalogue", original)
+                raise
             cached.entry.derived[key] = dressed
         segments = dressed.segments(cached.entry.remaining_ms(self._clock()), cached.entry.scope)
         return Answer(segments, cached.source)

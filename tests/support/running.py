@@ -216,6 +216,11 @@ class Running:
         while self.status(upstream).state != state:  # noqa: ASYNC110  # no event tells it, and no time passes
             await asyncio.sleep(0)
 
+    async def busy(self, count: int) -> None:
+        """Wait until the gateway works on just so many requests."""
+        while f": {count} open," not in repr(self.gateway):  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0)
+
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Answer:
         """Make a request and return the whole answer; the options are those of `open`."""
         async with self.open(method, params, **options) as exchange:

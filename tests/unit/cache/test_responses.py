@@ -12,6 +12,7 @@ from gateway.cache.responses import Cached, ResponseCache
 from gateway.cache.stores import MemoryGenerations, MemoryStore
 from gateway.protocol.call import (
     MODERN_VERSION,
+    Challenge,
     Change,
     Partition,
     Reason,
@@ -417,15 +418,60 @@ async def test_waiting_never_crosses_contexts(f: Fixture) -> None:
     assert [number(cached) for cached in answers] == [1, 2, 1]
 
 
-async def test_callers_without_a_token_fetch_for_themselves_at_first(f: Fixture) -> None:
-    """They have no context in common, and nothing says yet that the list is public."""
+async def test_callers_without_a_token_wait_for_the_first_to_learn_the_scope(f: Fixture) -> None:
+    """It was private: each of the others fetches for himself, and from then on at once."""
     upstream = Upstream(**PRIVATE)
+    answers = await asyncio.gather(*(f.get(LISTS, upstream) for _ in range(3)))
+    assert sorted(number(cached) for cached in answers) == [1, 2, 3]
     upstream.hold()
     tasks = [asyncio.create_task(f.get(LISTS, upstream)) for _ in range(3)]
     await settle()
-    assert upstream.fetches == 3
+    assert upstream.fetches == 6
     upstream.go.set()
-    assert sorted([number(await task) for task in tasks]) == [1, 2, 3]
+    assert sorted([number(await task) for task in tasks]) == [4, 5, 6]
+
+
+async def test_a_crowd_without_tokens_at_a_cold_public_list_costs_one_fetch(f: Fixture) -> None:
+    """B51: nobody knows that it is public until the first answer says so."""
+    upstream = Upstream(**PUBLIC)
+    answers = await asyncio.gather(*(f.get(LISTS, upstream) for _ in range(50)))
+    assert {number(cached) for cached in answers} == {1}
+
+
+async def test_callers_of_many_contexts_wait_together_for_what_was_public(f: Fixture) -> None:
+    """B51: tokens of their own, one fetch; when it turns out private, one fetch for each token."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    crowd = [ANN, BOB, LISTS, ANN, BOB]
+    f.clock.now += 60
+    answers = await asyncio.gather(*(f.get(lookup, upstream) for lookup in crowd))
+    assert [number(cached) for cached in answers] == [2] * 5
+    f.clock.now += 60
+    upstream.hints = dict(PRIVATE)
+    ann, bob, stranger, ann_again, bob_again = await asyncio.gather(
+        *(f.get(lookup, upstream) for lookup in crowd)
+    )
+    assert number(ann) == number(ann_again) == 3
+    assert number(bob) == number(bob_again)
+    assert len({number(ann), number(bob), number(stranger)}) == 3
+    f.assert_idle()
+
+
+@pytest.mark.parametrize("error", [Challenge(GH, 401, None, None), McpError(-32603, "not you")])
+async def test_a_refusal_of_one_context_is_not_anothers(f: Fixture, error: Exception) -> None:
+    """Whoever fetched for all may have been refused for his own credential."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+
+    async def refused() -> Reply:
+        await asyncio.sleep(0)
+        raise error
+
+    ann, bob = await asyncio.gather(f.get(ANN, refused), f.get(BOB, upstream), return_exceptions=True)
+    assert ann is error
+    assert isinstance(bob, Cached)
+    f.assert_idle()
 
 
 async def test_callers_without_a_token_wait_together_for_what_was_public(f: Fixture) -> None:
