@@ -1,0 +1,100 @@
+"""What is built from a configuration, how it starts, and what it tells operators."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway import app
+from tests.support.running import ONCE, running, settings
+from tests.support.scripted import ScriptedUpstream, hang, tool
+
+SECRET = "s3cret-token-of-the-gateway"
+
+
+async def test_it_listens_where_it_says():
+    """Port 0 becomes a real one, for every endpoint."""
+    async with ScriptedUpstream() as alpha:
+        paths = {"/mcp": {}, "/two": {}}
+        async with running({"alpha": alpha}, endpoints=paths, admin="127.0.0.1:0") as gateway:
+            one, two = gateway.addresses.endpoints
+            assert one.endswith("/mcp")
+            assert two.endswith("/two")
+            assert one.removesuffix("/mcp") == two.removesuffix("/two")
+            assert ":0/" not in one
+            assert gateway.addresses.admin is not None
+
+
+async def test_an_address_that_is_taken_leaves_nothing_running():
+    """The start fails with OSError; the admin listener that was already there is closed again."""
+    async with ScriptedUpstream() as alpha, running({"alpha": alpha}) as first:
+        taken = first.addresses.endpoints[0].removeprefix("http://").removesuffix("/mcp")
+        second = app.Gateway(app.build(settings({"alpha": alpha}, listen=taken, admin="127.0.0.1:0")))
+        with pytest.raises(OSError, match="in use"):
+            await second.start()
+        assert repr(second.runtime.background) == "<Background []>"
+
+
+async def test_it_is_ready_once_every_upstream_was_tried_or_the_wait_is_over():
+    """A dead upstream does not hold it, a silent one only for startup_wait."""
+    async with ScriptedUpstream() as alpha, ScriptedUpstream() as silent:
+        silent.on("server/discover", hang())
+        upstreams = {"alpha": alpha, "silent": silent}
+        async with running(upstreams, settled=False, startup_wait=0.2) as gateway:
+            assert gateway.gateway.phase() == "starting"
+            await gateway.gateway.settled()
+            assert gateway.gateway.phase() == "ready"
+            assert gateway.status("silent").state == "starting"
+
+
+async def test_the_status_tells_names_and_numbers_and_no_secret():
+    """Neither a credential nor an address (B42)."""
+    async with ScriptedUpstream(tools=[tool("a"), tool("b")]) as alpha:
+        upstreams = {"alpha": {"url": alpha.url, "auth": {"bearer": SECRET}}}
+        async with running(upstreams, admin="127.0.0.1:0") as gateway:
+            await gateway.ask("tools/list", token="TOK-A")
+            _, told = await gateway.admin("/status.json")
+            assert told["phase"] == "ready"
+            assert told["endpoints"] == {"/mcp": ["alpha"]}
+            assert told["upstreams"]["alpha"]["state"] == "up"
+            assert told["upstreams"]["alpha"]["listed"] == {"tools/list": 2}
+            assert told["cache"]["entries"] == 1
+            for shown in (json.dumps(told), repr(gateway.gateway), repr(gateway.runtime.catalogue)):
+                assert SECRET not in shown
+                assert "TOK-A" not in shown
+                assert alpha.url not in shown
+            assert repr(gateway.gateway).startswith("<Gateway ready <HttpFront 127.0.0.1:")
+
+
+async def test_the_tools_command_lists_what_clients_see_and_what_keeps_others_away():
+    """The upstreams are reached once, nothing is listened on."""
+    async with (
+        ScriptedUpstream(tools=[tool("a", description="An a."), {"name": "broken"}]) as alpha,
+        ScriptedUpstream() as dead,
+    ):
+        await dead.stop()
+        listing = await app.list_tools(settings({"alpha": alpha, "dead": dead}), "/mcp")
+        assert listing.tools == (app.ToolLine("alpha__a", "alpha", "a", "An a."),)
+        assert len(listing.problems) == 2
+        assert any(problem.startswith("upstream dead:") for problem in listing.problems)
+        assert any("broken" in problem for problem in listing.problems)
+
+
+async def test_the_tools_command_says_why_there_are_none():
+    """Every upstream is down: no traceback."""
+    async with ScriptedUpstream() as dead:
+        await dead.stop()
+        listing = await app.list_tools(settings({"dead": dead}), "/mcp")
+        assert listing.tools == ()
+        assert [problem.startswith("upstream dead:") for problem in listing.problems] == [True]
+
+
+async def test_a_stopped_gateway_leaves_no_task_behind():
+    """Whatever its upstreams were doing."""
+    before = asyncio.all_tasks()
+    async with ScriptedUpstream() as alpha, ScriptedUpstream() as silent:
+        silent.on("server/discover", hang())
+        async with running({"alpha": alpha, "silent": silent}, settled=False, pace=ONCE) as gateway:
+            await silent.arrived("server/discover")
+        assert repr(gateway.runtime.background) == "<Background []>"
+    assert asyncio.all_tasks() == before
