@@ -1,7 +1,7 @@
-"""Seals what clients carry for us, so that nobody reads, changes, swaps or outlives it; and names callers.
+"""Seals what others carry or keep for us, so that nobody reads, changes, swaps or outlives it; names callers.
 
-A token is base64url of: version, key id, nonce, and AES-256-GCM over expiry and data. What the token is for
-and whom it is bound to are authenticated but not inside.
+Sealed bytes are: version, key id, nonce, and AES-256-GCM over the data. What they are for and whom they are
+bound to are authenticated but not inside. A token is base64url of that, with an expiry before the data.
 """
 
 import hmac
@@ -42,14 +42,19 @@ class SealTooLarge(ValueError):
 
 
 class Seal:
-    """A ring of keys: the first seals, all of them open. Without any, a random key lives as long as we do."""
+    """A ring of keys: the first seals, all of them open. Without any, a random key lives as long as we do.
+
+    Names come from the last key. A new key is put before the others, so names stay as they are, and with them
+    what is cached under them, until the last key is taken out.
+    """
 
     def __init__(self, keys: Sequence[str] = (), *, now: Callable[[], float] = time.time) -> None:
-        secrets = [key.encode() for key in keys] or [os.urandom(32)]
-        ring = [_derive(secret, b"seal") for secret in secrets]
+        self._secrets = [key.encode() for key in keys] or [os.urandom(32).hex().encode()]
+        ring = [_derive(secret, b"seal") for secret in self._secrets]
         self._first = ring[0]
         self._ring = {_key_id(key): key for key in ring}
-        self._partition_key = _derive(secrets[0], b"partition")
+        self._partition_key = _derive(self._secrets[-1], b"partition")
+        self._name_key = _derive(self._secrets[-1], b"name")
         self._now = now
 
     def __repr__(self) -> str:
@@ -62,35 +67,48 @@ class Seal:
         """
         if len(data) > LARGEST:
             raise SealTooLarge(f"{len(data)} bytes do not fit into a token")
-        nonce = os.urandom(_NONCE)
-        head = _VERSION + _key_id(self._first) + nonce
         expiry = max(0, int((self._now() + ttl) * 1000)).to_bytes(_EXPIRY, "big")
-        sealed = _cipher(self._first, nonce).encrypt(
-            nonce[12:], expiry + data, _associated(head, purpose, bound_to)
-        )
-        return urlsafe_b64encode(head + sealed).rstrip(b"=").decode()
+        sealed = self.encrypt(purpose, expiry + data, bound_to=bound_to)
+        return urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
     def open(self, purpose: str, token: str, *, bound_to: bytes = b"") -> bytes:
         """Return what was sealed; raises SealBroken for every other token."""
-        raw = _decode(token)
-        head, nonce = raw[:_HEAD], raw[_HEAD - _NONCE : _HEAD]
-        key = self._ring.get(head[len(_VERSION) : -_NONCE])
-        if not raw.startswith(_VERSION) or len(raw) < _HEAD + _EXPIRY + _TAG or key is None:
-            raise SealBroken
-        try:
-            opened = _cipher(key, nonce).decrypt(
-                nonce[12:], raw[_HEAD:], _associated(head, purpose, bound_to)
-            )
-        except InvalidTag:
-            raise SealBroken from None
-        if int.from_bytes(opened[:_EXPIRY], "big") <= self._now() * 1000:
+        opened = self.decrypt(purpose, _decode(token), bound_to=bound_to)
+        if len(opened) < _EXPIRY or int.from_bytes(opened[:_EXPIRY], "big") <= self._now() * 1000:
             raise SealBroken
         return opened[_EXPIRY:]
+
+    def encrypt(self, purpose: str, data: bytes, *, bound_to: bytes = b"") -> bytes:
+        """Return bytes that `decrypt` turns back into `data`, for this purpose and holder, for ever."""
+        nonce = os.urandom(_NONCE)
+        head = _VERSION + _key_id(self._first) + nonce
+        associated = _associated(head, purpose, bound_to)
+        return head + _cipher(self._first, nonce).encrypt(nonce[12:], data, associated)
+
+    def decrypt(self, purpose: str, sealed: bytes, *, bound_to: bytes = b"") -> bytes:
+        """Return what was encrypted; raises SealBroken for every other bytes."""
+        head, nonce = sealed[:_HEAD], sealed[_HEAD - _NONCE : _HEAD]
+        key = self._ring.get(head[len(_VERSION) : -_NONCE])
+        if not sealed.startswith(_VERSION) or len(sealed) < _HEAD + _TAG or key is None:
+            raise SealBroken
+        associated = _associated(head, purpose, bound_to)
+        try:
+            return _cipher(key, nonce).decrypt(nonce[12:], sealed[_HEAD:], associated)
+        except InvalidTag:
+            raise SealBroken from None
+
+    def name(self, purpose: str, data: bytes) -> bytes:
+        """Return 16 bytes that stand for `data` wherever they are seen, and tell nothing about it."""
+        return hmac.digest(self._name_key, _associated(b"", purpose, data), "sha256")[:16]
+
+    def apart(self) -> "tuple[Seal, ...]":
+        """Return a seal of each single key; with a newer or an older replica one of them is in common."""
+        return tuple(Seal([secret.decode()], now=self._now) for secret in self._secrets)
 
     def partition(self, authorization: str) -> Partition:
         """Return the name of the context a credential stands for (C-18): always 64 hex digits.
 
-        It is the same wherever the first key is the same, and tells nothing about the credential (C-25).
+        It is the same wherever the last key is the same, and tells nothing about the credential (C-25).
         """
         text = authorization.encode("utf-8", "surrogatepass")
         return Partition(hmac.digest(self._partition_key, text, "sha256").hex())

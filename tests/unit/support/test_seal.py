@@ -155,7 +155,7 @@ def test_a_partition_is_of_constant_length_and_hides_the_credential(authorizatio
 
 def test_a_partition_is_the_same_for_the_same_credential_only(seal: Seal) -> None:
     """C-18: another token is another context, and replicas agree."""
-    assert seal.partition("Bearer a") == Seal(["correct horse", "older"]).partition("Bearer a")
+    assert seal.partition("Bearer a") == Seal(["newer", "correct horse"]).partition("Bearer a")
     assert seal.partition("Bearer a") != seal.partition("Bearer b")
     assert seal.partition("Bearer a") != Seal(["another"]).partition("Bearer a")
 
@@ -167,3 +167,57 @@ def test_no_error_and_no_repr_tells_a_secret(seal: Seal) -> None:
         seal.open("cursor", token)
     assert str(broken.value) == "the token is invalid or expired"
     assert repr(seal) == "<Seal 1 keys>"
+
+
+@given(st.binary(), st.text(st.characters(codec="utf-8")), st.binary())
+def test_what_is_encrypted_comes_back_to_the_byte(data: bytes, purpose: str, holder: bytes) -> None:
+    """Also more than a token holds: results are kept this way."""
+    seal = Seal(["k"])
+    assert seal.decrypt(purpose, seal.encrypt(purpose, data, bound_to=holder), bound_to=holder) == data
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_in_the_same_way(sealed: bytes) -> None:
+    """Whatever lies in the store: SealBroken, never another exception."""
+    with pytest.raises(SealBroken):
+        Seal(["k"]).decrypt("entry", sealed)
+
+
+def test_encrypted_bytes_open_in_their_place_only(seal: Seal) -> None:
+    """A value copied under another key of the store is nobody's."""
+    sealed = seal.encrypt("entry", b"x", bound_to=b"here")
+    with pytest.raises(SealBroken):
+        seal.decrypt("entry", sealed, bound_to=b"there")
+    with pytest.raises(SealBroken):
+        seal.decrypt("bus", sealed, bound_to=b"here")
+
+
+def test_a_new_key_before_the_others_changes_no_name() -> None:
+    """Keys rotate without a cold cache: what is stored keeps its name, and opens."""
+    old, both = Seal(["old"]), Seal(["new", "old"])
+    assert both.name("entry", b"x") == old.name("entry", b"x")
+    assert both.partition("Bearer a") == old.partition("Bearer a")
+    assert both.decrypt("entry", old.encrypt("entry", b"x")) == b"x"
+
+
+def test_names_of_different_purposes_and_data_differ(seal: Seal) -> None:
+    """A name is 16 bytes, and its purpose cannot run into its data."""
+    names = {
+        seal.name("a", b"bc"),
+        seal.name("ab", b"c"),
+        seal.name("a", b"bd"),
+        Seal(["z"]).name("a", b"bc"),
+    }
+    assert len(names) == 4
+    assert {len(name) for name in names} == {16}
+
+
+def test_apart_every_key_stands_alone() -> None:
+    """Two replicas in the middle of a rotation have one key in common."""
+    new, old = Seal(["new", "old"]).apart()
+    assert old.name("bus", b"") == Seal(["old"]).name("bus", b"")
+    assert Seal(["new"]).decrypt("bus", new.encrypt("bus", b"x")) == b"x"
+    with pytest.raises(SealBroken):
+        Seal(["new"]).decrypt("bus", old.encrypt("bus", b"x"))
+    (random,) = (alone := Seal()).apart()
+    assert alone.decrypt("bus", random.encrypt("bus", b"x")) == b"x"
