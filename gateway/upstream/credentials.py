@@ -29,6 +29,8 @@ class Credentials:
         if auth.bearer is not None:
             self._own["Authorization"] = f"Bearer {auth.bearer.get_secret_value()}"
         for header, secret in auth.headers.items():
+            if header.lower() == "user-agent":
+                continue  # ours; the settings refuse every other name that the gateway writes itself
             self._own[header] = secret.get_secret_value()
 
     def __repr__(self) -> str:

@@ -6,18 +6,15 @@ upstreams rightly withhold headers for long (U-24).
 """
 
 import asyncio
-import io
 import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 import aiohttp
-from multidict import CIMultiDict
 from yarl import URL
 
 from gateway import config
@@ -41,23 +38,18 @@ from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import Conversation, Dropped, Stale
 from gateway.upstream.outgoing import Outgoing, compose
+from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
 
 log = logging.getLogger(__name__)
 
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
 
-_CONNECT_TIMEOUT = 10.0
-# uvicorn and node close idle connections after 5 s: be first, a call must not meet a connection being closed.
-_KEEP_ALIVE = 4.0
 _HOPS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
-_HEAD_LIMIT = 64 * 2**10
 _EXCERPT = 2048
 _DRAIN_TIME = 1.0
 _DRAIN_BYTES = 64 * 2**10
-# aiohttp warns above this size that plain bytes block the loop, and writes a file-like in pieces.
-_PLAIN_BODY = 2**20
 # Statuses that speak of the moment, not of the request.
 _TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
 
@@ -87,14 +79,15 @@ class ModernHttpUpstream:
         self._server_name = settings.tls.server_name
         self._credentials = Credentials(name, settings.auth)
         self._client_info = _client_info(identity, version)
-        self._user_agent = f"mcp-gateway/{version}"
+        self._headers = {"User-Agent": f"mcp-gateway/{version}", "Accept-Encoding": "gzip, deflate"}
         self._limit = limit
         self._background = background
         self._metrics = metrics
         self._on_change = on_change
         self._wall_clock = wall_clock
         self._ids = itertools.count(1)
-        self._session: aiohttp.ClientSession | None = None
+        self._poster: Poster | None = None
+        self._start = ""
         self._closed = False
         self._slots = asyncio.Semaphore(settings.connections)
         self.version = MODERN_VERSION
@@ -118,56 +111,41 @@ class ModernHttpUpstream:
         """Return the result; raises UpstreamError as the upstream sent it, Failed or Challenge."""
         outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
         conversation = Conversation(outgoing.id, progress=request.wants_progress, log_level=request.log_level)
-        async with self._slot() as slot:
+        slot = _Slot(self._slots)
+        await self._slots.acquire()
+        self._count(+1)
+        try:
             response = await self._post(outgoing, request.authorization)
             try:
                 return await self._answer(response, conversation, request, emit, slot)
             except BaseException:
                 response.close()
                 raise
+        finally:
+            slot.release()
+            self._count(-1)
 
     async def close(self) -> None:
         """Close every connection; calls that are running or come later fail as STOPPING."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        if self._poster is not None:
+            await self._poster.close()
 
     # The way out
 
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator["_Slot"]:
-        """Hold one of the upstream's places for calls; it is given back early once the answer streams.
-
-        So `connections` bounds the calls an upstream works on, and long streams starve nobody.
-        """
-        slot = _Slot(self._slots)
-        await self._slots.acquire()
-        self.active += 1
+    def _count(self, step: int) -> None:
+        self.active += step
         self._metrics.upstream_connections(self._name, self.active)
-        try:
-            yield slot
-        finally:
-            slot.release()
-            self.active -= 1
-            self._metrics.upstream_connections(self._name, self.active)
 
-    async def _post(self, outgoing: Outgoing, authorization: str | None) -> aiohttp.ClientResponse:
+    async def _post(self, outgoing: Outgoing, authorization: str | None) -> Response:
         """Return the response to one request, its body still unread."""
-        headers = CIMultiDict(self._credentials.headers(authorization))
-        headers.update(outgoing.headers)  # a configured header never replaces one of the protocol
-        headers["User-Agent"] = self._user_agent
-        headers["Accept-Encoding"] = "gzip, deflate"
+        poster = self._connected()
+        lines = header_lines(self._credentials.headers(authorization)) + header_lines(outgoing.headers)
         url = self._url
         for _ in range(_HOPS + 1):
+            start = self._start if url is self._url else poster.start(url, self._headers)
             try:
-                response = await self._connected().post(
-                    url,
-                    data=outgoing.body if len(outgoing.body) < _PLAIN_BODY else io.BytesIO(outgoing.body),
-                    headers=headers,
-                    allow_redirects=False,
-                    proxy=self._proxy,
-                    server_hostname=self._server_name,
-                )
+                response = await poster.post(start + lines, outgoing.body)
             except aiohttp.ClientError as error:
                 raise self._failed(error) from error
             if response.status not in _REDIRECTS:
@@ -176,7 +154,7 @@ class ModernHttpUpstream:
             url = self._redirected(response, url)
         raise Failed(self._name, Reason.STATUS, f"over {_HOPS} redirects")
 
-    def _redirected(self, response: aiohttp.ClientResponse, url: URL) -> URL:
+    def _redirected(self, response: Response, url: URL) -> URL:
         """Return where to send the same request again: only 307 and 308 keep it, only home is safe (B16)."""
         status, location = response.status, response.headers.get("Location", "")
         if status not in (307, 308) or not location:
@@ -193,30 +171,25 @@ class ModernHttpUpstream:
         log.debug("upstream %s redirects to %s", self._name, shown_url(str(wanted)))
         return wanted
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _connected(self) -> Poster:
         if self._closed:
             raise Failed(self._name, Reason.STOPPING)
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=0,  # _slot counts
-                ssl=self._tls,
-                keepalive_timeout=_KEEP_ALIVE,
+        if self._poster is None:
+            self._poster = Poster(
+                self._url,
+                tls=self._tls,
+                server_name=self._server_name,
+                proxy=self._proxy,
+                background=self._background,
             )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                # aiohttp's own total of 300 s would cut every long call (B19).
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
-                cookie_jar=aiohttp.DummyCookieJar(),  # what one caller is given must not travel with another
-                max_line_size=_HEAD_LIMIT,
-                max_field_size=_HEAD_LIMIT,
-            )
-        return self._session
+            self._start = self._poster.start(self._url, self._headers)
+        return self._poster
 
     # The way back
 
     async def _answer(
         self,
-        response: aiohttp.ClientResponse,
+        response: Response,
         conversation: Conversation,
         request: Request,
         emit: Emit | None,
@@ -236,9 +209,7 @@ class ModernHttpUpstream:
             return await self._from_json(response, conversation, media)
         raise await self._odd(response, media, request.authorization)
 
-    async def _from_json(
-        self, response: aiohttp.ClientResponse, conversation: Conversation, media: str
-    ) -> Reply:
+    async def _from_json(self, response: Response, conversation: Conversation, media: str) -> Reply:
         body = await self._body(response)
         if not body.strip() or response.status in (202, 204):
             if response.ok:
@@ -259,7 +230,7 @@ class ModernHttpUpstream:
             raise self._protocol("the response holds no answer", response)
         return meaning
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, response: Response) -> bytes:
         """Return the decoded body, bounded as it arrives: a small one may decode to a huge one."""
         if response.content_length is not None and response.content_length > self._limit:
             raise self._too_large()
@@ -272,16 +243,14 @@ class ModernHttpUpstream:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    async def _some(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _some(self, response: Response) -> bytes:
         """Return what arrived of the body, b"" at its end."""
         try:
             return await response.content.readany()
         except aiohttp.ClientError as error:
             raise self._failed(error) from error
 
-    async def _from_stream(
-        self, response: aiohttp.ClientResponse, conversation: Conversation, emit: Emit | None
-    ) -> Reply:
+    async def _from_stream(self, response: Response, conversation: Conversation, emit: Emit | None) -> Reply:
         parser = SseParser(self._limit)
         self.streams += 1
         self._metrics.stream_opened("upstream")
@@ -329,12 +298,12 @@ class ModernHttpUpstream:
                 log.debug("upstream %s: %s dropped: %s", self._name, meaning.what, meaning.why)
         return None
 
-    def _let_end(self, response: aiohttp.ClientResponse) -> None:
+    def _let_end(self, response: Response) -> None:
         """Give the stream a moment to end by itself, so that its connection can be used again."""
         if not response.content.at_eof():
             self._background.start(self._drain(response), name=f"drain {self._name}")
 
-    async def _drain(self, response: aiohttp.ClientResponse) -> None:
+    async def _drain(self, response: Response) -> None:
         size = 0
         try:
             async with asyncio.timeout(_DRAIN_TIME):
@@ -362,7 +331,7 @@ class ModernHttpUpstream:
             case aiohttp.ClientHttpProxyError():
                 return self._lost(f"the proxy answered HTTP {error.status}")
             case aiohttp.ConnectionTimeoutError():
-                return self._lost(f"no connection within {_CONNECT_TIMEOUT:g}s")
+                return self._lost(f"no connection within {CONNECT_TIMEOUT:g}s")
             case aiohttp.ClientResponseError() if "content-encoding" in error.message.lower():
                 return Failed(self._name, Reason.PROTOCOL, "unsupported encoding, or not what it says")
             case aiohttp.ClientResponseError():
@@ -380,12 +349,12 @@ class ModernHttpUpstream:
     def _too_large(self) -> Failed:
         return Failed(self._name, Reason.TOO_LARGE, f"over {self._limit} bytes")
 
-    def _protocol(self, detail: str, response: aiohttp.ClientResponse) -> Failed:
+    def _protocol(self, detail: str, response: Response) -> Failed:
         return Failed(
             self._name, Reason.PROTOCOL, f"HTTP {response.status}: {detail}", status=response.status
         )
 
-    def _status(self, response: aiohttp.ClientResponse, detail: str = "") -> Failed:
+    def _status(self, response: Response, detail: str = "") -> Failed:
         return Failed(
             self._name,
             Reason.STATUS,
@@ -395,7 +364,7 @@ class ModernHttpUpstream:
             retry_after=retry_after(response.headers.get("Retry-After"), self._wall_clock()),
         )
 
-    async def _odd(self, response: aiohttp.ClientResponse, media: str, authorization: str | None) -> Failed:
+    async def _odd(self, response: Response, media: str, authorization: str | None) -> Failed:
         """Return the failure for an answer that is neither JSON nor a stream, its text in the detail."""
         text = (await self._some(response))[:_EXCERPT]
         words = " ".join(text.decode("utf-8", "replace").split())
@@ -407,7 +376,10 @@ class ModernHttpUpstream:
 
 
 class _Slot:
-    """One place among the calls, given back once."""
+    """One place among the calls, given back once: early when the answer streams.
+
+    So `connections` bounds the calls an upstream works on, and long streams starve nobody.
+    """
 
     def __init__(self, semaphore: asyncio.Semaphore) -> None:
         self._semaphore: asyncio.Semaphore | None = semaphore
