@@ -109,7 +109,7 @@ class Catalogue:
 
     def offers(self, name: UpstreamName, capability: str | None) -> bool | None:
         """Whether an upstream declared a capability; None while it has not said (B48)."""
-        discovered = self._pool.status(name).discovered
+        discovered = self._pool.discovered(name)
         if capability is None or discovered is None:
             return None
         return offers(discovered.capabilities, capability)

@@ -71,8 +71,7 @@ class Directory:
 
     def _may_say(self, name: UpstreamName) -> bool:
         """Whether anything is known of this upstream, or will be once it is asked."""
-        status = self._pool.status(name)
-        return status.discovered is not None or status.state != "down"
+        return self._pool.discovered(name) is not None or self._pool.available(name)
 
     async def ask_all(
         self, keys: Iterable[Key], ask: Callable[[Key], Awaitable[T]]

@@ -212,7 +212,7 @@ class Pipeline:
         """Return what an upstream says it can do, its last known word when it is down (B48)."""
         if cached is not None:
             return cached.entry.result
-        known = self._pool.status(name).discovered
+        known = self._pool.discovered(name)
         return None if known is None else known.result
 
     async def _list(self, call: Call, row: Method, principal: Principal) -> Answer:

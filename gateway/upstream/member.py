@@ -107,6 +107,10 @@ class Member:
     def state(self) -> State:
         return self._status.state
 
+    @property
+    def discovered(self) -> Discovered | None:
+        return self._status.discovered
+
     async def tried(self) -> None:
         """Return once the first probe ended, well or not."""
         while self.state == "starting":

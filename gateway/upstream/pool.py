@@ -109,6 +109,10 @@ class UpstreamPool:
         """Return what is known of an upstream."""
         return self._members[name].status
 
+    def discovered(self, name: UpstreamName) -> Discovered | None:
+        """Return what an upstream last said about itself."""
+        return self._members[name].discovered
+
     def available(self, name: UpstreamName) -> bool:
         """Whether asking makes sense: false while known to be down, so that lists skip it at once (B01)."""
         return self._members[name].state != "down"
