@@ -34,11 +34,11 @@ class SingleFlight:
         # A seat of one's own instead of asyncio.shield, which from Python 3.13 on reports a failure of the
         # shared work once for every caller who left before it.
         seat: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        flight.seats.add(seat)
+        flight.seats[seat] = None
         try:
             return await seat
         finally:
-            flight.seats.discard(seat)
+            del flight.seats[seat]
             if not flight.seats:
                 self._forget(key, flight)
                 flight.task.cancel()  # without effect on work that has ended
@@ -71,14 +71,14 @@ class SingleFlight:
 
 
 class _Flight(Generic[T]):
-    """Work under way, and the callers who wait for it."""
+    """Work under way, and the callers who wait for it, served in the order they came."""
 
     __slots__ = ("seats", "task")
 
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
-        self.seats: set[asyncio.Future[T]] = set()
+        self.seats: dict[asyncio.Future[T], None] = {}
 
     def land(self, result: T) -> None:
         for seat in self.seats:
