@@ -16,11 +16,12 @@ from aiohttp import web
 
 from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
+from gateway.protocol.jsonrpc import Json
 from gateway.protocol.sse import KEEP_ALIVE, format_event
 from gateway.support.metrics import Metrics
 
 _JOIN_BELOW = 65_536
-"""A body below it goes out in one write with its head; above it the copy costs more than the second write."""
+"""A body below it goes out in one write with its head; above it a copy costs more than a second write."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _STREAM_HEAD = (
@@ -35,7 +36,8 @@ class Outcome(NamedTuple):
     """What a request comes to. `word` names it in logs and metrics."""
 
     status: int
-    body: bytes = b""
+    body: tuple[Json, ...] = ()
+    """In pieces: they are joined when they are sent, and large ones never."""
     word: str = "ok"
     headers: Mapping[str, str] = MappingProxyType({})
     content_type: str = "application/json"
@@ -137,7 +139,7 @@ class Responder:
         """Send the answer and wait until the client has taken (nearly) all of it."""
         self._state = "done"
         if self._stream != "no" or outcome.streamed:
-            self._send_frame(format_event(outcome.body), last=True)
+            self._send_frame(format_event(b"".join(outcome.body)), last=True)
         else:
             self._send_answer(outcome)
         await self._drain()
@@ -205,16 +207,16 @@ class Responder:
         return self._request.keep_alive and not self.closing
 
     def _send_answer(self, outcome: Outcome) -> None:
-        body = outcome.body if self._request.method != "HEAD" else b""
-        head = self._head(outcome)
-        if len(body) < _JOIN_BELOW:
-            self._write(head + body)
-        else:
-            self._write(head)
-            self._write(body)
+        size = sum(map(len, outcome.body))
+        pieces = (self._head(outcome, size), *(outcome.body if self._request.method != "HEAD" else ()))
+        if size < _JOIN_BELOW:
+            self._write(b"".join(pieces))
+            return
+        for piece in pieces:
+            self._write(memoryview(piece))
 
-    def _head(self, outcome: Outcome) -> bytes:
-        length = b"Content-Length: %d\r\n" % len(outcome.body) if outcome.status != 204 else b""
+    def _head(self, outcome: Outcome, size: int) -> bytes:
+        length = b"Content-Length: %d\r\n" % size if outcome.status != 204 else b""
         if outcome.status == 200 and not outcome.headers and outcome.content_type == "application/json":
             start = _JSON_HEAD
         else:
@@ -247,7 +249,7 @@ class Responder:
         self._metrics.stream_opened("downstream")
         return b"".join((_STREAM_HEAD, _date(), self.extra_head, framing, self._connection(), b"\r\n"))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ClientGone

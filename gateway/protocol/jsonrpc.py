@@ -232,12 +232,12 @@ def array(elements: Iterable[Json]) -> bytes:
 
 def is_null(raw: Json | None) -> bool:
     """Whether a member is absent or null, which mean the same at optional protocol fields (E-26)."""
-    return raw is None or (len(memoryview(raw)) == 4 and bytes(raw) == b"null")
+    return raw is None or (len(raw) == 4 and bytes(raw) == b"null")
 
 
-def result_message(id: Json, *result: Json) -> bytes:
-    """Return the response that answers `id` with this result, which may come in segments."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', id, b',"result":', *result, b"}"))
+def result_pieces(id: Json, *result: Json) -> tuple[Json, ...]:
+    """Return the response that answers `id` with this result, in pieces as the result may be."""
+    return (b'{"jsonrpc":"2.0","id":', id, b',"result":', *result, b"}")
 
 
 def error_message(id: Json | None, error: McpError) -> bytes:

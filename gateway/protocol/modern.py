@@ -57,16 +57,19 @@ from gateway.protocol.mirror import (
 
 __all__ = [
     "LEGACY_VERSIONS",
+    "Head",
     "InvalidAnnotation",
     "PostedNotification",
     "Rejection",
     "accept",
+    "accept_body",
     "accept_headers",
     "check_param_headers",
     "decode_value",
     "encode_value",
     "header_params",
     "mirrored",
+    "read_head",
     "status_of",
 ]
 
@@ -109,6 +112,12 @@ _INTEGER = re.compile(rb"-?[0-9]+")
 _NO_LINES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _MEMORABLE = 256
 """The longest header value that is judged once and remembered."""
+_LOOKED_AT = frozenset({b"accept", b"content-type"})
+"""Headers that are judged here, besides Mcp-*."""
+_MEMORABLE_HEAD = 1024
+_HEADS = 512
+_MEMORABLE_META = 2048
+_METAS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +141,52 @@ Lines: TypeAlias = Mapping[str, tuple[str, ...]]
 """The Mcp-* lines of a request: the name in lower case behind the dash -> its values, one per line."""
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a request's header lines come to, as far as this ladder looks at them."""
+
+    unfit: Rejection | None
+    """Why the body need not be read (step 4)."""
+    lines: Lines
+    garbled: str | None
+    """Why a mirrored header could be read in two ways (step 9, S-13)."""
+    params: Lines
+
+
 def status_of(code: int) -> int:
     """Return the HTTP status of an error to a modern client; 200 for what is not the client's fault."""
     return _STATUS.get(code, 200)
 
 
+def read_head(raw_headers: Sequence[tuple[bytes, bytes]]) -> Head:
+    """Return what the header lines come to; a client repeats the same few for ever, so that is remembered.
+
+    Neither credentials nor mirrored arguments are.
+    """
+    picked: list[tuple[bytes, bytes]] = []
+    size = 0
+    for pair in raw_headers:
+        name = pair[0].lower()
+        if name[:4] == b"mcp-" or name in _LOOKED_AT:
+            picked.append(pair)
+            size += _MEMORABLE_HEAD if name[4:10] == b"param-" else len(pair[1])
+    judge = _judged if size < _MEMORABLE_HEAD else _judged.__wrapped__
+    return judge(tuple(picked))
+
+
 def accept_headers(raw_headers: Sequence[tuple[bytes, bytes]]) -> Rejection | None:
     """Return why the body need not be read: its type, or what the client will not take (S-06 step 4)."""
-    posted: list[bytes] = []
-    wanted: list[bytes] = []
-    for name, line in raw_headers:
-        match name.lower():
-            case b"content-type":
-                posted.append(line)
-            case b"accept":
-                wanted.append(line)
-    if len(posted) != 1 or not _remembered(_posts_json, posted[0]):
-        return Rejection(415, None, headers={"Accept-Post": "application/json"})
-    if wanted and not _remembered(_takes_both, b",".join(wanted)):
-        return Rejection(406, None)
-    return None
+    return read_head(raw_headers).unfit
 
 
 def accept(
     raw_headers: Sequence[tuple[bytes, bytes]], body: bytes, *, depth: int = 200
 ) -> Call | PostedNotification | Rejection:
+    """Take a posted request through the ladder behind `accept_headers`; never raises."""
+    return accept_body(read_head(raw_headers), body, depth=depth)
+
+
+def accept_body(head: Head, body: bytes, *, depth: int = 200) -> Call | PostedNotification | Rejection:
     """Take a posted body through S-06, steps 6 to 15 as far as no schema is needed; never raises.
 
     A request of the legacy era meets the answers of a server that does not speak it.
@@ -172,10 +202,9 @@ def accept(
         if nests_deeper(body, depth):
             raise McpError(INVALID_REQUEST, f"The body nests more than {depth} levels deep")
         method = _method(members, id)
-        lines = _mcp_lines(raw_headers)
         if id is None:
-            return _notification(method, members, lines)
-        return _call(id, method, members, lines)
+            return _notification(method, members, head.lines)
+        return _call(id, method, members, head)
     except McpError as error:
         return Rejection(status_of(error.code), error, id)
     except Malformed as error:  # only where `depth` allows more levels than the decoder can take
@@ -251,13 +280,30 @@ def _notification(method: str, members: Mapping[str, Json], lines: Lines) -> Pos
     return PostedNotification(method)
 
 
-def _call(id: bytes, method: str, members: Mapping[str, Json], lines: Lines) -> Call:
-    for header in ("protocol-version", "method", "name"):
-        _check_line(lines.get(header), header)
+def _call(id: bytes, method: str, members: Mapping[str, Json], head: Head) -> Call:
+    if head.garbled is not None:
+        raise McpError(HEADER_MISMATCH, head.garbled)
     raw_params = members.get("params")
     params = {} if is_null(raw_params) else _object(raw_params, "params")
     raw_meta = params.pop("_meta", None)
-    meta = {} if is_null(raw_meta) else _object(raw_meta, "params._meta")
+    known = None if raw_meta is None or len(raw_meta) > _MEMORABLE_META else _metas.get(bytes(raw_meta))
+    if known is not None:
+        _check_agreement(method, known.version, params, head.lines)
+    else:
+        known = _read_meta(method, params, raw_meta, head.lines)
+    _check_params(method, params)
+    _drop_look_alikes(params)
+    return Call(id, method, params, known, head.params)
+
+
+_metas: dict[bytes, RequestMeta] = {}
+"""What `_meta` came to: most clients write the same one in every request. Only accepted ones are here, and
+none that says more than who the client is."""
+
+
+def _read_meta(method: str, params: Mapping[str, Json], raw: Json | None, lines: Lines) -> RequestMeta:
+    """Return `_meta` read, when it and the headers that mirror it are in order (steps 10 to 13)."""
+    meta = {} if is_null(raw) else _object(raw, "params._meta")
     _check_presence(method, params, meta, lines)
     version = text_of(meta[META_VERSION])
     if version is None:
@@ -265,22 +311,12 @@ def _call(id: bytes, method: str, members: Mapping[str, Json], lines: Lines) -> 
     _check_agreement(method, version, params, lines)
     if version not in SERVED_VERSIONS:
         raise _unsupported(version)
-    request_meta = _request_meta(version, meta)
-    _check_params(method, params)
-    _drop_look_alikes(params)
-    return Call(id, method, params, request_meta, _param_lines(lines))
-
-
-def _check_line(values: tuple[str, ...] | None, header: str) -> None:
-    """Refuse a header that two readers could read differently (step 9, S-13)."""
-    if values is None:
-        return
-    if len(values) > 1:
-        raise McpError(HEADER_MISMATCH, f"There is more than one {_header(header)} header")
-    if not is_field_value(values[0]):
-        raise McpError(
-            HEADER_MISMATCH, f"The {_header(header)} header holds characters outside printable ASCII"
-        )
+    read = _request_meta(version, meta)
+    if raw is not None and len(raw) <= _MEMORABLE_META and not read.vendor and read.progress_token is None:
+        if len(_metas) >= _METAS:
+            _metas.clear()
+        _metas[bytes(raw)] = read
+    return read
 
 
 def _check_presence(method: str, params: Mapping[str, Json], meta: Mapping[str, Json], lines: Lines) -> None:
@@ -353,7 +389,7 @@ def _request_meta(version: str, meta: Mapping[str, Json]) -> RequestMeta:
     vendor = {
         key: raw for key, raw in meta.items() if key not in HOP_META and key.casefold() not in _FOLDED_META
     }
-    return RequestMeta(version, capabilities, _log_level(meta), _progress_token(meta), vendor)
+    return RequestMeta(version, bytes(capabilities), _log_level(meta), _progress_token(meta), vendor)
 
 
 def _log_level(meta: Mapping[str, Json]) -> str | None:
@@ -398,23 +434,10 @@ def _check_params(method: str, params: dict[str, Json]) -> None:
 
 def _drop_look_alikes(params: dict[str, Json]) -> None:
     """Drop members that a reader who ignores case, as Go's does, would take for known ones."""
+    if params.keys() <= _PARAMS:
+        return
     for name in [name for name in params if name not in _PARAMS and name.casefold() in _FOLDED_PARAMS]:
         del params[name]
-
-
-def _mcp_lines(raw_headers: Sequence[tuple[bytes, bytes]]) -> Lines:
-    lines: dict[str, tuple[str, ...]] = {}
-    for name, line in raw_headers:
-        if name[:4].lower() == b"mcp-":
-            key = name[4:].decode("latin-1").lower()
-            lines[key] = (*lines.get(key, ()), line.decode("latin-1").strip(" \t"))
-    return lines
-
-
-def _param_lines(lines: Lines) -> Lines:
-    if len(lines) <= 2:  # nothing but version and method
-        return _NO_LINES
-    return {key[6:]: values for key, values in lines.items() if key.startswith("param-")}
 
 
 def _object(raw: Json | None, where: str) -> dict[str, Json]:
@@ -449,7 +472,44 @@ def _brief(text: str) -> str:
     return text if len(text) <= 64 else text[:63] + "…"
 
 
-# Media types
+# Header lines
+
+
+@lru_cache(maxsize=_HEADS)
+def _judged(raw_headers: tuple[tuple[bytes, bytes], ...]) -> Head:
+    posted: list[bytes] = []
+    wanted: list[bytes] = []
+    lines: dict[str, tuple[str, ...]] = {}
+    for name, line in raw_headers:
+        match name.lower():
+            case b"content-type":
+                posted.append(line)
+            case b"accept":
+                wanted.append(line)
+            case mcp:
+                key = mcp[4:].decode("latin-1").lower()
+                lines[key] = (*lines.get(key, ()), line.decode("latin-1").strip(" \t"))
+    params = {key[6:]: values for key, values in lines.items() if key.startswith("param-")}
+    return Head(_unfit(posted, wanted), MappingProxyType(lines), _garbled(lines), params or _NO_LINES)
+
+
+def _unfit(posted: Sequence[bytes], wanted: Sequence[bytes]) -> Rejection | None:
+    if len(posted) != 1 or not _remembered(_posts_json, posted[0]):
+        return Rejection(415, None, headers={"Accept-Post": "application/json"})
+    if wanted and not _remembered(_takes_both, b",".join(wanted)):
+        return Rejection(406, None)
+    return None
+
+
+def _garbled(lines: Lines) -> str | None:
+    """Return which header two readers could read differently (step 9, S-13)."""
+    for header in ("protocol-version", "method", "name"):
+        values = lines.get(header, ())
+        if len(values) > 1:
+            return f"There is more than one {_header(header)} header"
+        if values and not is_field_value(values[0]):
+            return f"The {_header(header)} header holds characters outside printable ASCII"
+    return None
 
 
 @lru_cache(maxsize=64)

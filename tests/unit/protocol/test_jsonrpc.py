@@ -23,7 +23,7 @@ from gateway.protocol.jsonrpc import (
     nests_deeper,
     notification_message,
     read_incoming,
-    result_message,
+    result_pieces,
     split,
     split_strict,
     text_of,
@@ -246,7 +246,7 @@ def test_an_error_echoes_the_id_or_leaves_it_out() -> None:
 
 def test_results_and_notifications_are_spliced() -> None:
     """A result may come in segments."""
-    assert result_message(b'"x"', b'{"a":', b"1}") == b'{"jsonrpc":"2.0","id":"x","result":{"a":1}}'
+    assert b"".join(result_pieces(b'"x"', b'{"a":', b"1}")) == b'{"jsonrpc":"2.0","id":"x","result":{"a":1}}'
     assert notification_message("n", {"a": b"1.0"}) == b'{"jsonrpc":"2.0","method":"n","params":{"a":1.0}}'
 
 
