@@ -23,6 +23,7 @@ from gateway.settings.document import ConfigError, Problem, read, show_path
 from gateway.settings.document import Path as YamlPath
 from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
+from gateway.settings.redis_url import RedisAddress, parse_redis_url
 from gateway.settings.values import (
     Address,
     AddressOrOff,
@@ -69,6 +70,7 @@ __all__ = [
     "Log",
     "Names",
     "Problem",
+    "RedisAddress",
     "Secrets",
     "Tls",
     "ToolRules",
@@ -77,6 +79,7 @@ __all__ = [
     "load",
     "load_file",
     "parse_address",
+    "parse_redis_url",
     "schema",
     "shown_url",
 ]

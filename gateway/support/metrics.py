@@ -76,6 +76,7 @@ LOOKUP_REASONS = frozenset(
 CHANGE_CAUSES = frozenset(
     {"list_changed", "updated", "reconnect", "catalogue", "cursor", "schema", "settings", "purge"}
 )
+REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
 DROPS = frozenset({"notification", "request", "progress", "log"})
 
@@ -189,6 +190,15 @@ class Metrics:
         self._invalidated = self._counter(
             "cache_invalidations", "Changes that made entries stale", "upstream", "cause"
         )
+        self._redis_operations = self._counter(
+            "redis_operations",
+            "Questions to Redis; paused = not asked after a failure",
+            "operation",
+            "outcome",
+        )
+        self._redis_linked = self._gauge(
+            "redis_linked", "Whether changes made elsewhere are heard (1) or not (0)"
+        )
         self._catalogue = self._gauge("catalogue_items", "Items an upstream lists", "upstream", "kind")
         self._excluded = self._gauge(
             "excluded_tools", "Listed tools left out because they are invalid", "upstream"
@@ -285,6 +295,14 @@ class Metrics:
     def invalidated(self, upstream: str, cause: str) -> None:
         """Count a change that made entries stale."""
         self._invalidated.add(upstream, _known(cause, CHANGE_CAUSES))
+
+    def redis_operation(self, operation: str, outcome: str) -> None:
+        """Count a question to Redis; `operation` is the name of a script of ours."""
+        self._redis_operations.add(operation, _known(outcome, REDIS_OUTCOMES))
+
+    def redis_linked(self, linked: bool) -> None:
+        """Say whether this replica hears of the changes others make; without, it caches nothing."""
+        self._redis_linked.set(to=1 if linked else 0)
 
     # Reading
 

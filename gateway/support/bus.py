@@ -1,0 +1,389 @@
+"""Tells every replica what one of them learned, and knows at any time whether it would be told itself.
+
+A replica may act on what it remembers only while it `hears`: while a ping it sent less than a lease ago came
+back over the very connection that messages come over, behind all of them. Whoever announces waits for every
+replica that may still be acting, at most for a lease. So on return everybody has heard, or no longer acts on
+what he remembers. This holds without comparing clocks of two machines: a lease is a duration on each.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol, TypeAlias
+
+import msgspec
+from redis.asyncio.client import PubSub
+
+from gateway.support.metrics import Metrics
+from gateway.support.redis import Script, SharedRedis
+from gateway.support.seal import Seal, SealBroken
+from gateway.support.tasks import Background
+
+log = logging.getLogger(__name__)
+
+Receive: TypeAlias = Callable[[bytes], None]
+
+LEASE = 2.0
+_PURPOSE = "bus"
+_CONNECTING = 2.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+_LASTED = 5.0
+"""Seconds after which a link counts as one that held, and its loss as the first."""
+
+_ENROL = Script(
+    "enrol",
+    """
+    local t = redis.call('TIME')
+    local now = t[1] * 1000 + math.floor(t[2] / 1000)
+    if redis.call('TYPE', KEYS[1]).ok ~= 'zset' then redis.call('DEL', KEYS[1]) end
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+    redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return {1}
+    """,
+)
+"""Notes until when a replica may be acting on what it remembers."""
+
+_RESIGN = Script("resign", "return {redis.call('ZREM', KEYS[1], ARGV[1])}")
+
+_ANNOUNCE = Script(
+    "announce",
+    """
+    local t = redis.call('TIME')
+    local now = t[1] * 1000 + math.floor(t[2] / 1000)
+    redis.call('PUBLISH', ARGV[1], ARGV[2])
+    return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')
+    """,
+)
+"""Publishes, and answers who has to confirm it."""
+
+_CONFIRM = Script("confirm", "redis.call('PUBLISH', KEYS[1], ARGV[1]) return {1}")
+
+
+class Bus(Protocol):
+    """How replicas reach each other."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether whatever another replica announces would be received."""
+        ...
+
+    @property
+    def session(self) -> int:
+        """A number that changes whenever something may have been missed."""
+        ...
+
+    def subscribe(self, topic: str, receive: Receive) -> None:
+        """Have what other replicas announce under this topic handled, in order and at once."""
+        ...
+
+    async def announce(self, topic: str, message: bytes) -> bool:
+        """Return once every other replica has handled a message; False when that is not known."""
+        ...
+
+    def distrust(self) -> None:
+        """Begin a new session: what was remembered in this one must not be acted upon."""
+        ...
+
+
+class LocalBus:
+    """The bus of a single process: nobody else is there, and nothing is missed."""
+
+    hears = True
+    session = 1
+
+    def __repr__(self) -> str:
+        return "<LocalBus>"
+
+    def subscribe(self, topic: str, receive: Receive) -> None:
+        """Nobody else will ever announce anything."""
+
+    async def announce(self, topic: str, message: bytes) -> bool:
+        return True
+
+    def distrust(self) -> None:
+        """There is no link that could have failed."""
+
+
+class _Message(msgspec.Struct, array_like=True):
+    """What is published, sealed. A confirmation has no topic, and the sender's name as its data."""
+
+    sender: str
+    number: int
+    topic: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The channel of one key of the ring: replicas in the middle of a rotation have one in common."""
+
+    seal: Seal
+    channel: str
+    members: str
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """An announcement: who has confirmed it, and who must. A confirmation may be here before the list is."""
+
+    confirmed: set[str]
+    awaited: set[str] | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def missing(self) -> int:
+        return len((self.awaited or set()) - self.confirmed)
+
+    def confirm(self, by: str) -> None:
+        self.confirmed.add(by)
+        self.expect(self.awaited)
+
+    def expect(self, members: set[str] | None) -> None:
+        self.awaited = members
+        if members is not None and members <= self.confirmed:
+            self.done.set()
+
+
+class _Lost(Exception):
+    """The link is not what it must be; the message says why."""
+
+
+class RedisBus:
+    """Replicas that share a Redis and a key hear each other over its pub/sub.
+
+    `prepare` is run in every new session before it `hears`; it returns whether that went well. `lost` is run
+    at once when a session ends.
+    """
+
+    def __init__(
+        self,
+        redis: SharedRedis,
+        seal: Seal,
+        *,
+        prefix: str,
+        background: Background,
+        metrics: Metrics,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.session = 0
+        self.prepare: Callable[[], Awaitable[bool]] | None = None
+        self.lost: Callable[[], None] | None = None
+        self._redis = redis
+        self._background = background
+        self._metrics = metrics
+        self._lease = lease
+        self._beat = lease / 5
+        self._clock = clock
+        self._random = random
+        self._me = os.urandom(8).hex()
+        self._lines = [_line(one, prefix) for one in seal.apart()]
+        self._receivers: dict[str, list[Receive]] = {}
+        self._numbers = 0
+        self._pending: dict[int, _Pending] = {}
+        self._linked = False
+        self._ready = False
+        self._begun = -inf
+        self._heard = -inf
+        """When the last ping that came back was sent."""
+        self._enrolled = -inf
+        """When the enrolment that Redis noted last was sent."""
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "hears" if self.hears else "linked" if self._linked else "cut off"
+        return f"<RedisBus {state}, session {self.session}, {len(self._pending)} announcements under way>"
+
+    @property
+    def hears(self) -> bool:
+        return self._ready and self._clock() < min(self._heard, self._enrolled) + self._lease
+
+    def subscribe(self, topic: str, receive: Receive) -> None:
+        self._receivers.setdefault(topic, []).append(receive)
+
+    def start(self) -> None:
+        """Link up, now and whenever the link is lost."""
+        self._task = self._background.start(self._stay_linked(), name="redis bus")
+
+    async def close(self) -> None:
+        """End the link, so that nobody waits for us any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_CONNECTING)
+        for line in self._lines:
+            await self._redis.run(_RESIGN, [line.members], [self._me])
+
+    async def announce(self, topic: str, message: bytes) -> bool:
+        self._numbers += 1
+        number, pending = self._numbers, _Pending({self._me})
+        self._pending[number] = pending
+        try:
+            async with asyncio.timeout(self._lease):
+                if not await self._publish(_Message(self._me, number, topic, message), pending):
+                    return False
+                await pending.done.wait()
+        except TimeoutError:
+            if pending.awaited is None:
+                return False
+            # The lease of whoever did not confirm is over: he no longer acts on what he remembers.
+            log.warning("%d replicas did not confirm a change in %gs", pending.missing, self._lease)
+        finally:
+            del self._pending[number]
+        return True
+
+    def distrust(self) -> None:
+        if self._linked:
+            self._end("not to be trusted")
+
+    async def _publish(self, message: _Message, pending: _Pending) -> bool:
+        spelled = _encode(message)
+        members: set[str] = set()
+        for line in self._lines:
+            sealed = line.seal.encrypt(_PURPOSE, spelled)
+            found = await self._redis.run(_ANNOUNCE, [line.members], [line.channel, sealed], urgent=True)
+            if found is None:
+                return False
+            members.update(member.decode("ascii", "replace") for member in found)
+        pending.expect(members)
+        return True
+
+    # The link
+
+    async def _stay_linked(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            began = self._clock()
+            try:
+                await self._listen()
+            except _Lost as lost:
+                self._end(str(lost))
+            except Exception as error:  # whatever the client library raises: it is tried again (C-35)
+                self._end(f"{type(error).__name__}: {error}")
+            pause = _FIRST_PAUSE if self._clock() - began > _LASTED else min(_LONGEST_PAUSE, pause * 2)
+            await asyncio.sleep(pause * (0.5 + self._random() / 2))
+
+    async def _listen(self) -> None:
+        tasks: list[asyncio.Task[None]] = []
+        async with asyncio.timeout(_CONNECTING):
+            link = await self._redis.listener()
+        try:
+            async with asyncio.timeout(_CONNECTING):
+                await self._join(link)
+            self._begin()
+            tasks.append(self._background.start(self._keep_alive(link), name="redis bus heartbeat"))
+            tasks.append(self._background.start(self._get_ready(self.session), name="redis bus start"))
+            while self._linked:
+                await self._receive(link)
+        finally:
+            self._end(None)
+            for task in tasks:
+                task.cancel()
+            await link.aclose()  # type: ignore[no-untyped-call] # waits for nobody
+
+    async def _join(self, link: PubSub) -> None:
+        channels = [
+            channel for line in self._lines for channel in (line.channel, self._reply_to(line, self._me))
+        ]
+        await link.subscribe(*channels)
+        waiting = set(channels)
+        while waiting:
+            message = await link.get_message(timeout=_CONNECTING)
+            if message is not None and message["type"] == "subscribe":
+                waiting.discard(message["channel"].decode())
+
+    def _begin(self) -> None:
+        self.session += 1
+        self._linked = True
+        self._begun, self._heard, self._enrolled = self._clock(), -inf, -inf
+
+    def _end(self, reason: str | None) -> None:
+        """End the session, if there is one; without a reason because we are closing."""
+        if not self._linked:
+            return
+        self._linked = self._ready = False
+        self._metrics.redis_linked(False)
+        if reason is not None:
+            log.warning("no longer linked to the other replicas: %s", reason[:200])
+        if self.lost is not None:
+            self.lost()
+
+    async def _get_ready(self, session: int) -> None:
+        if self.prepare is not None and not await self.prepare():
+            if session == self.session:
+                self._end("redis does not answer")
+        elif self._linked and session == self.session:
+            self._ready = True
+            self._metrics.redis_linked(True)
+            log.info("linked to the other replicas")
+
+    async def _keep_alive(self, link: PubSub) -> None:
+        """Renew the lease: with Redis, and by a ping that comes back behind every earlier message."""
+        while self._linked:
+            now = self._clock()
+            if await self._enrol():
+                self._enrolled = now
+            # After enrolling: what was announced without waiting for us is then handled before the answer.
+            async with asyncio.timeout(_CONNECTING):
+                await link.ping(repr(self._clock()))
+            await asyncio.sleep(self._beat)
+
+    async def _enrol(self) -> bool:
+        lease = str(int(self._lease * 1000) + 1)
+        for line in self._lines:
+            if await self._redis.run(_ENROL, [line.members], [self._me, lease], urgent=True) is None:
+                return False
+        return True
+
+    async def _receive(self, link: PubSub) -> None:
+        message = await link.get_message(timeout=self._beat)
+        if message is not None:
+            match message["type"]:
+                case "message":
+                    await self._handle(message["channel"].decode(), message["data"])
+                case "pong":
+                    self._heard = max(self._heard, float(message["data"]))
+                case _:
+                    raise _Lost("the connection was made anew")
+        if self._clock() >= max(self._begun, min(self._heard, self._enrolled)) + self._lease:
+            raise _Lost(f"no sign of life in {self._lease:g}s")
+
+    async def _handle(self, channel: str, sealed: bytes) -> None:
+        line = next((line for line in self._lines if channel.startswith(line.channel)), None)
+        try:
+            if line is None:
+                return
+            message = _decode(line.seal.decrypt(_PURPOSE, sealed))
+        except (SealBroken, msgspec.DecodeError):
+            raise _Lost("an unreadable message") from None
+        if not message.topic:
+            if (pending := self._pending.get(message.number)) is not None:
+                pending.confirm(message.sender)
+        elif message.sender != self._me:
+            for receive in self._receivers.get(message.topic, ()):
+                receive(message.data)
+            await self._confirm(line, message)
+
+    async def _confirm(self, line: _Line, message: _Message) -> None:
+        confirmation = line.seal.encrypt(_PURPOSE, _encode(_Message(self._me, message.number, "", b"")))
+        await self._redis.run(_CONFIRM, [self._reply_to(line, message.sender)], [confirmation], urgent=True)
+
+    @staticmethod
+    def _reply_to(line: _Line, replica: str) -> str:
+        return f"{line.channel}:{replica}"
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Message).decode
+
+
+def _line(seal: Seal, prefix: str) -> _Line:
+    name = seal.name(_PURPOSE, b"").hex()
+    return _Line(seal, f"{prefix}:1:bus:{name}", f"{prefix}:1:{{bus:{name}}}:replicas")

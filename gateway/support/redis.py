@@ -1,0 +1,249 @@
+"""Asks Redis, and never waits for it: every question has a deadline, and after a failure there is a pause.
+
+Who asks gets an answer or None. After a failure nobody asks until a pause is over; then one question goes out
+as a probe, and its answer decides whether the others may follow or the pause grows.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from inspect import signature
+from typing import Any, Literal, TypeAlias, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
+
+from gateway.config import RedisAddress
+from gateway.support.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+Reply: TypeAlias = list[Any]
+"""What a script answers: numbers, bytes and lists of them."""
+
+Outcome: TypeAlias = Literal["ok", "timeout", "error", "paused"]
+
+_CONNECTING = 1.0
+_AT_ONCE = 32
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+
+
+# Or each client reads, blocking, the library's own package data, and each connection sends it.
+_ANONYMOUS: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in signature(Redis.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Lua that Redis runs as one step; the name is what metrics call it. It must answer with a list."""
+
+    name: str
+    text: str
+    sha: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+class Breaker:
+    """Whether to ask at all: after a failure not before the pause is over, and then one at a time."""
+
+    def __init__(self, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._clock = clock
+        self._random = random
+        self._failures = 0
+        self._until = 0.0
+
+    def __repr__(self) -> str:
+        if not self._failures:
+            return "<Breaker closed>"
+        return f"<Breaker open {max(0.0, self._until - self._clock()):.1f}s more>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last answer came."""
+        return not self._failures
+
+    def admit(self) -> bool:
+        """Whether this question may go out. The one that may although the last failed is the probe."""
+        if not self._failures:
+            return True
+        now = self._clock()
+        if now < self._until:
+            return False
+        self._until = now + self._pause()  # the next probe, should this one never come back
+        return True
+
+    def answered(self) -> None:
+        self._failures = 0
+
+    def failed(self) -> None:
+        self._failures = min(self._failures + 1, 16)
+        self._until = self._clock() + self._pause()
+
+    def _pause(self) -> float:
+        longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (self._failures - 1))
+        return longest * (0.5 + self._random() / 2)
+
+
+class SharedRedis:
+    """One Redis, be it a server, a server that Sentinels know, or a Cluster."""
+
+    def __init__(
+        self,
+        address: RedisAddress,
+        *,
+        timeout: float,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.timeout = timeout
+        self._address = address
+        self._metrics = metrics
+        self._clock = clock
+        self._breaker = Breaker(clock, random)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._sentinels: list[Redis] = []
+        self._client = self._connect(retries=1)
+        self._listener: Redis | None = None
+
+    def __repr__(self) -> str:
+        return f"<SharedRedis {self._address} {self._breaker!r}>"
+
+    @property
+    def answers(self) -> bool:
+        """Whether the last question was answered in time."""
+        return self._breaker.closed
+
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int], *, urgent: bool = False
+    ) -> Reply | None:
+        """Return what a script answers, None when it does not in time or must not be asked now.
+
+        What is urgent is tried even while there is a pause. An unanswered script may still run later.
+        """
+        if not self._breaker.admit() and not urgent:
+            self._metrics.redis_operation(script.name, "paused")
+            return None
+        answer: Reply | None = None
+        try:
+            async with asyncio.timeout(self.timeout), self._turns:
+                answer = await self._evaluate(script, keys, args)
+        except TimeoutError:
+            self._failed(script, "timeout", "no answer in time")
+        except Exception as error:  # whatever a client library raises: a failing cache fails no call (C-35)
+            self._failed(script, "error", f"{type(error).__name__}: {error}")
+        else:
+            self._answered(script)
+        return answer
+
+    async def listener(self) -> PubSub:
+        """Return a new, unconnected pub/sub connection; nothing on it is tried twice unseen."""
+        if isinstance(self._client, RedisCluster):
+            # In a Cluster every node passes on what is published at any other.
+            await self._drop_listener()
+            await self._client.initialize()
+            node = self._client.get_random_node()
+            self._listener = Redis(host=node.host, port=int(node.port), **self._options(retries=0))
+        elif self._listener is None:
+            self._listener = cast("Redis", self._connect(retries=0))
+        return self._listener.pubsub()
+
+    async def close(self) -> None:
+        """Close every connection; bounded, whatever the other side does."""
+        try:
+            async with asyncio.timeout(_CONNECTING):
+                await self._drop_listener()
+                for client in (self._client, *self._sentinels):
+                    await client.aclose()
+        except Exception as error:
+            log.debug("closing redis: %s", type(error).__name__)
+
+    async def _evaluate(
+        self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int]
+    ) -> Reply:
+        try:
+            answer = self._client.evalsha(script.sha, len(keys), *keys, *args)
+            return await cast("Awaitable[Reply]", answer)
+        except NoScriptError:
+            answer = self._client.eval(script.text, len(keys), *keys, *args)
+            return await cast("Awaitable[Reply]", answer)
+
+    def _answered(self, script: Script) -> None:
+        self._metrics.redis_operation(script.name, "ok")
+        if not self._breaker.closed:
+            log.info("redis answers again")
+            self._breaker.answered()
+
+    def _failed(self, script: Script, outcome: Outcome, reason: str) -> None:
+        self._metrics.redis_operation(script.name, outcome)
+        if self._breaker.closed:
+            log.warning("redis failed (%s): %s; going on without it", script.name, reason[:200])
+        self._breaker.failed()
+
+    async def _drop_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.aclose()
+
+    def _connect(self, *, retries: int) -> "Redis | RedisCluster":
+        address, options = self._address, self._options(retries)
+        if address.kind == "cluster":
+            nodes = [ClusterNode(host, port) for host, port in address.hosts]
+            return RedisCluster(startup_nodes=nodes, **options)
+        if address.kind == "sentinel":
+            sentinel = Sentinel(address.hosts, sentinel_kwargs=self._sentinel_options(), **options)  # type: ignore[no-untyped-call] # untyped in the library
+            self._sentinels += sentinel.sentinels
+            return cast("Redis", sentinel.master_for(address.service, db=address.db))
+        if address.kind == "unix":
+            return Redis(unix_socket_path=address.path, db=address.db, **options)
+        ((host, port),) = address.hosts
+        return Redis(host=host, port=port, db=address.db, **options)
+
+    def _options(self, retries: int) -> dict[str, Any]:
+        """Return what every connection has in common. The deadline of a question lies around it, in `run`."""
+        return {
+            **self._credentials(self._address.username, self._address.password),
+            **self._tls(),
+            **_ANONYMOUS,
+            "protocol": 2,
+            "socket_timeout": None,
+            "socket_connect_timeout": _CONNECTING,
+            # Once more at once: the pooled connection may be one that the server closed meanwhile.
+            "retry": Retry(NoBackoff(), retries),
+        }
+
+    def _sentinel_options(self) -> dict[str, Any]:
+        given = self._address.options
+        login = self._credentials(given.get("sentinel_username"), given.get("sentinel_password"))
+        return {
+            **_ANONYMOUS,
+            **login,
+            **self._tls(),
+            "socket_timeout": _CONNECTING,
+            "socket_connect_timeout": _CONNECTING,
+        }
+
+    def _credentials(self, username: str | None, password: str | None) -> dict[str, Any]:
+        return {"username": username, "password": password} if password is not None else {}
+
+    def _tls(self) -> dict[str, Any]:
+        if not self._address.tls:
+            return {}
+        given = {name: text for name, text in self._address.options.items() if name.startswith("ssl_")}
+        checks = given.pop("ssl_check_hostname", "true").lower() not in ("false", "no", "0")
+        return {"ssl": True, "ssl_check_hostname": checks, **given}

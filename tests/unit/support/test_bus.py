@@ -1,0 +1,224 @@
+"""That what one replica announces is handled by all before it goes on, and that a gap is never overlooked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gateway.config import parse_redis_url
+from gateway.support.bus import LocalBus, RedisBus
+from gateway.support.metrics import Metrics
+from gateway.support.redis import SharedRedis
+from gateway.support.seal import Seal
+from gateway.support.tasks import Background
+from tests.support.redis import RedisServer, redis_server
+
+
+class Replica:
+    """One end of the bus, and what it was told."""
+
+    def __init__(self, server: RedisServer, *keys: str, lease: float = 2.0) -> None:
+        self.background = Background()
+        self.redis = SharedRedis(parse_redis_url(server.url), timeout=0.5, metrics=Metrics())
+        self.bus = RedisBus(
+            self.redis,
+            Seal(keys or ("k",)),
+            prefix="t",
+            background=self.background,
+            metrics=Metrics(),
+            lease=lease,
+        )
+        self.heard: list[bytes] = []
+        self.gaps = 0
+        self.bus.lost = self._lost
+        self.bus.subscribe("news", self.heard.append)
+
+    def _lost(self) -> None:
+        self.gaps += 1
+
+    async def __aenter__(self) -> "Replica":
+        self.bus.start()
+        await self.until(lambda: self.bus.hears)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.bus.close()
+        await self.background.close(1.0)
+        await self.redis.close()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110 - the bus has no event for a test to wait for
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RedisServer]:
+    async with redis_server() as server:
+        yield server
+
+
+async def test_alone_there_is_nobody_to_tell() -> None:
+    """Without Redis the bus is always well, and nothing ever comes."""
+    bus = LocalBus()
+    bus.subscribe("news", lambda _: pytest.fail("nobody else is there"))
+    assert await bus.announce("news", b"x")
+    bus.distrust()
+    assert (bus.hears, bus.session) == (True, 1)
+
+
+async def test_on_return_every_other_replica_has_handled_it(server: RedisServer) -> None:
+    """Nobody can be told of a change while another replica has not heard of it."""
+    async with Replica(server) as one, Replica(server) as two, Replica(server) as three:
+        for number in range(20):
+            assert await one.bus.announce("news", b"%d" % number)
+            assert two.heard[-1] == three.heard[-1] == b"%d" % number
+        assert len(two.heard) == 20
+        assert one.heard == []
+
+
+async def test_it_takes_no_longer_than_a_round_trip(server: RedisServer) -> None:
+    """Within 100 ms on loopback, confirmations included."""
+    async with Replica(server) as one, Replica(server) as two:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.gather(*(one.bus.announce("news", b"x") for _ in range(10)))
+        assert loop.time() - began < 0.5
+        assert len(two.heard) == 10
+
+
+async def test_a_lost_link_is_noticed_and_made_anew(server: RedisServer) -> None:
+    """What may have been missed begins a new session; the owner is told at once."""
+    async with Replica(server) as one, Replica(server) as two:
+        session = two.bus.session
+        await server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+        await two.until(lambda: two.gaps == 1)
+        assert not two.bus.hears
+        for replica in (one, two):
+            await replica.until(lambda replica=replica: replica.bus.hears)  # type: ignore[misc]
+        assert two.bus.session > session
+        assert await one.bus.announce("news", b"again")
+        assert two.heard == [b"again"]
+
+
+async def test_a_server_that_dies_and_returns_is_found_again(server: RedisServer) -> None:
+    """Announcing fails at once while it is away; nobody waits for it."""
+    async with Replica(server) as one:
+        await server.kill()
+        await one.until(lambda: not one.bus.hears)
+        assert await one.bus.announce("news", b"x") is False
+        await server.begin()
+        await one.until(lambda: one.bus.hears)
+        assert await one.bus.announce("news", b"x")
+
+
+async def test_a_frozen_server_ends_the_lease(server: RedisServer) -> None:
+    """It closes no connection; without a sign of life for a lease, what is remembered is not acted upon."""
+    async with Replica(server, lease=0.5) as one:
+        server.freeze()
+        try:
+            await one.until(lambda: not one.bus.hears)
+            assert await asyncio.wait_for(one.bus.announce("news", b"x"), 2.0) is False
+            await one.until(lambda: one.gaps == 1)
+        finally:
+            server.thaw()
+        await one.until(lambda: one.bus.hears)
+
+
+async def test_who_does_not_confirm_delays_nobody_beyond_a_lease(server: RedisServer) -> None:
+    """By then he no longer acts on what he remembers, for his own lease is over."""
+    async with Replica(server, lease=0.5) as one, Replica(server, lease=0.5) as two:
+        await server.ask("ZADD", (await server.keys("*replicas"))[0], 2**52, "somebody-hung")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await one.bus.announce("news", b"x")
+        assert 0.4 < loop.time() - began < 1.5
+        assert two.heard == [b"x"]
+
+
+async def test_who_left_is_not_waited_for(server: RedisServer) -> None:
+    """A replica that stops says so."""
+    async with Replica(server) as one:
+        async with Replica(server):
+            pass
+        began = asyncio.get_running_loop().time()
+        assert await one.bus.announce("news", b"x")
+        assert asyncio.get_running_loop().time() - began < 1.0
+
+
+async def test_nothing_of_a_message_can_be_read_on_the_way(server: RedisServer) -> None:
+    """A uri may hold a secret; Redis is shown none."""
+    seen: list[bytes] = []
+    async with Replica(server) as one, Replica(server) as two:
+        watching = asyncio.create_task(_watch(server, seen))
+        while not seen:  # noqa: ASYNC110 - MONITOR has begun
+            await asyncio.sleep(0.01)
+        await one.bus.announce("news", b"file:///x?key=hunter2")
+        watching.cancel()
+        assert two.heard == [b"file:///x?key=hunter2"]
+    assert not any(b"hunter2" in line or b"news" in line for line in seen)
+
+
+async def _watch(server: RedisServer, seen: list[bytes]) -> None:
+    reader, writer = await asyncio.open_unix_connection(server.url.removeprefix("unix://"))
+    try:
+        writer.write(b"MONITOR\r\n")
+        while line := await reader.readline():
+            seen.append(line)
+    finally:
+        writer.close()
+
+
+async def test_an_unreadable_message_counts_as_a_missed_one(server: RedisServer) -> None:
+    """Whoever sent it meant to tell something; what is remembered is given up."""
+    async with Replica(server) as one:
+        (channel,) = [name for name in await server.ask("PUBSUB", "CHANNELS", "t:*") if name.count(b":") == 3]
+        await server.ask("PUBLISH", channel, b"garbage")
+        await one.until(lambda: one.gaps == 1)
+        await one.until(lambda: one.bus.hears)
+
+
+async def test_replicas_in_the_middle_of_a_rotation_hear_each_other(server: RedisServer) -> None:
+    """Whatever the order: old and old+new, old+new and new."""
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(Replica(server, "old"))
+        both = await stack.enter_async_context(Replica(server, "new", "old"))
+        new = await stack.enter_async_context(Replica(server, "new"))
+        assert await both.bus.announce("news", b"from both")
+        assert (old.heard[-1], new.heard[-1]) == (b"from both", b"from both")
+        await old.bus.announce("news", b"from old")
+        assert both.heard[-1] == b"from old"
+        await new.bus.announce("news", b"from new")
+        assert both.heard[-1] == b"from new"
+
+
+async def test_other_deployments_on_the_same_redis_are_not_heard(server: RedisServer) -> None:
+    """Another key is another channel: neither told nor waited for."""
+    async with Replica(server, "a") as one, Replica(server, "b") as other:
+        assert await one.bus.announce("news", b"x")
+        assert (other.heard, other.gaps) == ([], 0)
+
+
+async def test_a_session_begins_with_its_preparation(server: RedisServer) -> None:
+    """Until it went well nothing is trusted; when it fails the link is made anew."""
+    replica = Replica(server)
+    outcomes = [False, True]
+    trusted: list[bool] = []
+
+    async def prepare() -> bool:
+        trusted.append(replica.bus.hears)
+        return outcomes.pop(0)
+
+    replica.bus.prepare = prepare
+    async with replica:
+        assert (outcomes, trusted) == ([], [False, False])
+        assert replica.bus.session == 2
+
+
+async def test_distrust_begins_a_new_session(server: RedisServer) -> None:
+    """Whoever could not tell the others something makes sure that it is told again."""
+    async with Replica(server) as one:
+        one.bus.distrust()
+        assert (one.bus.hears, one.gaps) == (False, 1)
+        await one.until(lambda: one.bus.hears)
+        assert one.bus.session == 2
