@@ -8,7 +8,6 @@ import re
 from codecs import utf_8_decode
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -256,8 +255,7 @@ def notification_message(method: str, params: Members) -> bytes:
     return join([("jsonrpc", b'"2.0"'), ("method", encode(method)), ("params", join(params))])
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True):
     """One message read from an upstream: a response, or a notification or request (`method` set)."""
 
     id: msgspec.Raw | None

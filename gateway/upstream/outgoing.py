@@ -1,7 +1,8 @@
 """Builds what is posted to a modern upstream: one body, and every header anew from that body (U-01, U-02)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gateway.protocol.call import (
     HOP_META,
@@ -20,8 +21,7 @@ from gateway.protocol.modern import encode_value, mirrored
 _NAMED_BY_TASK = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """One request ready to be posted."""
 
     id: int
