@@ -20,6 +20,7 @@ from gateway.config import Config
 from gateway.core.capabilities import Profile
 from gateway.core.discover import offers
 from gateway.core.lists import Item, Page, merge_pages, parse_page
+from gateway.core.reuse import FRESH, Origin, joined, origin
 from gateway.protocol.call import (
     MODERN_VERSION,
     Change,
@@ -73,10 +74,11 @@ class Part:
 
     upstream: UpstreamName
     listing: Listing
+    received: float
+    """When the oldest of its pages was fetched."""
     expires: float
     scope: Scope
-    fresh: bool
-    """Whether every page came from the cache."""
+    origin: Origin = FRESH
 
 
 class Catalogue:
@@ -199,14 +201,14 @@ class Catalogue:
                 # Declared, but not served: it counts as empty until the upstream restarts (B48).
                 log.warning("upstream %s does not serve %s", name, method)
                 self._lacking.add((name, method))
-        return Part(name, NOTHING, float("inf"), "public", True) if declared else None
+        return Part(name, NOTHING, float("inf"), float("inf"), "public") if declared else None
 
     async def _walk(self, name: UpstreamName, method: str, caller: Caller) -> Part:
         entries: list[Entry] = []
         pages: list[Page] = []
         seen: set[str] = set()
         cursor: str | None = None
-        fresh = True
+        origins: list[Origin] = []
         restarted = False
         limits = self._config.limits
         while True:
@@ -218,7 +220,7 @@ class Catalogue:
                 await self._cache.invalidate(Change(name, method, cause="cursor"))  # C-26
                 entries, pages, seen, cursor, restarted = [], [], set(), None, True
                 continue
-            fresh = fresh and cached.source == "hit"
+            origins.append(origin(cached.source, cached.reason))
             page = await self._read_page(name, method, cached)
             entries.append(cached.entry)
             pages.append(page)
@@ -238,7 +240,7 @@ class Catalogue:
                 )
                 break
             seen.add(cursor)
-        return await self._part(name, method, caller, entries, pages, fresh)
+        return await self._part(name, method, caller, entries, pages, joined(origins, partial=False))
 
     async def _read_page(self, name: UpstreamName, method: str, cached: Cached) -> Page:
         page = cached.entry.derived.get("page")
@@ -259,7 +261,7 @@ class Catalogue:
         caller: Caller,
         entries: list[Entry],
         pages: list[Page],
-        fresh: bool,
+        whence: Origin,
     ) -> Part:
         scope: Scope = "public" if all(entry.scope == "public" for entry in entries) else "private"
         if scope == "private" and any(entry.scope == "public" for entry in entries):
@@ -270,7 +272,9 @@ class Catalogue:
         if listing is None or listing.pages != bodies:
             listing = self._learn(name, method, pages, bodies)
             self._known[key] = listing
-        return Part(name, listing, min(entry.received + entry.ttl for entry in entries), scope, fresh)
+        received = min(entry.received for entry in entries)
+        expires = min(entry.received + entry.ttl for entry in entries)
+        return Part(name, listing, received, expires, scope, whence)
 
     def _learn(
         self, name: UpstreamName, method: str, pages: list[Page], bodies: tuple[bytes, ...]

@@ -9,8 +9,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal, assert_never
+from dataclasses import dataclass, replace
+from typing import assert_never
 
 from cachetools import LRUCache, TTLCache
 
@@ -34,6 +34,7 @@ from gateway.core.results import (
     refuse_input,
     rewrite_params,
 )
+from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
 from gateway.core.router import Namespace, uri_problem
 from gateway.core.views import Views, Whole
 from gateway.protocol.call import (
@@ -48,6 +49,7 @@ from gateway.protocol.call import (
     Principal,
     Reason,
     Request,
+    Reuse,
     Scope,
     UpstreamName,
     UpstreamUnavailable,
@@ -205,8 +207,11 @@ class Pipeline:
             ((cached.entry.received + cached.entry.ttl, cached.entry.scope) for cached in answers.values()),
             partial=bool(failures),
         )
+        received = min((cached.entry.received for cached in answers.values()), default=self._clock())
         dressed = self._joined(call.method, merged.members(SERVED_VERSIONS), failures)
-        return self._whole(call.method, caller, Whole(dressed, expires, scope, epoch), "miss")
+        origins = (origin(cached.source, cached.reason) for cached in answers.values())
+        whence = joined(origins, partial=bool(failures))
+        return self._whole(call.method, caller, Whole(dressed, received, expires, scope, epoch), whence)
 
     def _said(self, name: UpstreamName, cached: Cached | None) -> Json | None:
         """Return what an upstream says it can do, its last known word when it is down (B48)."""
@@ -225,18 +230,21 @@ class Pipeline:
         self._directory.check_offered(call.method, row)
         snapshot = None if cursor is None else self._snapshot(cursor.digest, principal)
         if cursor is not None and snapshot is not None:
-            return self._page(call, row, snapshot, principal, cursor.offset)
+            return self._page(call, row, snapshot, principal, cursor.offset, FRESH)
         epoch = self._cache.epoch
         parts, failures = await self._gather(call.method, row, caller)
         view = self._view(call.method, caller, parts, failures)
+        received = min(part.received for part in parts)
+        whence = joined((part.origin for part in parts), partial=bool(failures))
         if cursor is not None and view.digest != cursor.digest:
             raise McpError(INVALID_PARAMS, "cursor: the list has changed since, start again without it")
         if cursor is not None or len(view.items) > self._config.limits.page_size:
             offset = 0 if cursor is None else cursor.offset
-            return self._page(call, row, _Snapshot(view, failures), principal, offset)
+            snapshot = _Snapshot(view, received, failures)
+            return self._page(call, row, snapshot, principal, offset, whence)
         dressed = self._joined(call.method, {row.items or "": view.body}, failures)
-        source: Literal["hit", "miss"] = "hit" if all(part.fresh for part in parts) else "miss"
-        return self._whole(call.method, caller, Whole(dressed, view.expires, view.scope, epoch), source)
+        whole = Whole(dressed, received, view.expires, view.scope, epoch)
+        return self._whole(call.method, caller, whole, whence)
 
     async def _gather(
         self, method: str, row: Method, caller: Caller
@@ -262,7 +270,13 @@ class Pipeline:
         return View(method, merged.items_of(shown.keys()), scope, expires)
 
     def _page(
-        self, call: Call, row: Method, snapshot: "_Snapshot", principal: Principal, offset: int
+        self,
+        call: Call,
+        row: Method,
+        snapshot: "_Snapshot",
+        principal: Principal,
+        offset: int,
+        whence: Origin,
     ) -> Answer:
         """Return one page of a list too long for one answer; every page carries the whole's scope (C-23)."""
         view = snapshot.view
@@ -275,7 +289,11 @@ class Pipeline:
             token = self._seal.seal("cursor", cursor, bound_to=_bound(principal), ttl=_CURSOR_TTL)
             members["nextCursor"] = encode(token)
         dressed = self._joined(call.method, members, snapshot.failures)
-        return Answer(dressed.segments(_remaining_ms(view.expires, self._clock()), view.scope), "miss")
+        now = self._clock()
+        return Answer(
+            dressed.segments(_remaining_ms(view.expires, now), view.scope),
+            reuse(whence, received=snapshot.received, expires=view.expires, scope=view.scope, now=now),
+        )
 
     def _snapshot(self, digest: bytes, principal: Principal) -> "_Snapshot | None":
         """Return the list a caller is paging through: that caller's own, or everybody's (F-21)."""
@@ -308,11 +326,11 @@ class Pipeline:
         if whole is None:
             return None
         self._metrics.cache_lookup(_MERGED, method, "hit", "fresh")
-        return self._served(whole, "hit")
+        return self._served(whole, FRESH)
 
-    def _whole(self, method: str, caller: Caller, whole: Whole, source: Literal["hit", "miss"]) -> Answer:
+    def _whole(self, method: str, caller: Caller, whole: Whole, whence: Origin) -> Answer:
         self._views.put(method, caller.profile.digest, self._owner(caller), whole, self._cache.epoch)
-        return self._served(whole, source)
+        return self._served(whole, whence)
 
     def _owner(self, caller: Caller) -> Partition | None:
         """Return whom a private answer may be given to again; without a credential nobody, or all (C-19)."""
@@ -320,9 +338,12 @@ class Pipeline:
             return _EVERYBODY
         return caller.principal.partition
 
-    def _served(self, whole: Whole, source: Literal["hit", "miss"]) -> Answer:
-        ttl_ms = _remaining_ms(whole.expires, self._clock())
-        return Answer(whole.dressed.segments(ttl_ms, whole.scope), source)
+    def _served(self, whole: Whole, whence: Origin) -> Answer:
+        now = self._clock()
+        return Answer(
+            whole.dressed.segments(_remaining_ms(whole.expires, now), whole.scope),
+            reuse(whence, received=whole.received, expires=whole.expires, scope=whole.scope, now=now),
+        )
 
     # What one upstream answers
 
@@ -360,7 +381,8 @@ class Pipeline:
         upstream, original = found
         try:
             if "requestState" in call.params or "inputResponses" in call.params:
-                return await self._addressed(call, principal, emit, upstream, original)  # C-03
+                answer = await self._addressed(call, principal, emit, upstream, original)  # C-03
+                return replace(answer, reuse=Reuse("bypass", "mrtr"))
             return await self._cached_read(call, caller, emit, upstream, original)
         except McpError as error:
             if error.code == INVALID_PARAMS and is_null(error.data):
@@ -389,8 +411,17 @@ class Pipeline:
                     await self._catalogue.forget(upstream, call.method, "catalogue", original)
                 raise
             cached.entry.derived[key] = dressed
-        segments = dressed.segments(cached.entry.remaining_ms(self._clock()), cached.entry.scope)
-        return Answer(segments, cached.source)
+        entry, now = cached.entry, self._clock()
+        return Answer(
+            dressed.segments(entry.remaining_ms(now), entry.scope),
+            reuse(
+                origin(cached.source, cached.reason),
+                received=entry.received,
+                expires=entry.received + entry.ttl,
+                scope=entry.scope,
+                now=now,
+            ),
+        )
 
     async def _complete(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
         kind, wanted = completion_target(call.params)
@@ -504,6 +535,7 @@ class _Snapshot:
     """A list being paged through, as it was when its first page went out, and what it lacked then."""
 
     view: View
+    received: float
     failures: Failures[UpstreamName]
 
 

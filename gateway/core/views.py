@@ -14,9 +14,10 @@ _COUNT_OVERHEAD = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """A joined answer: until when it may be served again, to whom, and the cache's epoch it was made in."""
+    """A joined answer: when its oldest part came, until when and to whom it may be served, in which epoch."""
 
     dressed: Dressed
+    received: float
     expires: float
     scope: Scope
     epoch: int

@@ -6,7 +6,7 @@ What is made for every request is a frozen Struct: eight times as quick to make 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NewType, Protocol, TypeAlias
+from typing import Literal, NamedTuple, NewType, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -16,6 +16,24 @@ UpstreamName = NewType("UpstreamName", str)
 Partition = NewType("Partition", str)
 Era: TypeAlias = Literal["modern", "legacy"]
 Scope: TypeAlias = Literal["public", "private"]
+CacheReason: TypeAlias = Literal[
+    "fresh",
+    "absent",
+    "expired",
+    "generation",
+    "ttl",
+    "private",
+    "anonymous",
+    "not-shared",
+    "too-large",
+    "incomplete",
+    "partial",
+    "mrtr",
+    "method",
+    "upstream-down",
+    "error",
+]
+"""Why an answer came from the cache or not, as headers, explain and the README spell it."""
 
 MODERN_VERSION = "2026-07-28"
 SERVED_VERSIONS = (MODERN_VERSION,)
@@ -115,11 +133,24 @@ class Reply(Struct, frozen=True):
     result: Json
 
 
+class Reuse(NamedTuple):
+    """What the cache had to do with an answer; times in whole seconds, so that equal ones are common."""
+
+    source: Literal["hit", "miss", "stale", "bypass"]
+    reason: CacheReason
+    age: int = 0
+    """How long ago the oldest part of it was fetched."""
+    ttl: int = 0
+    """How long it may still be served again."""
+    scope: Scope = "private"
+
+
 class Answer(Struct, frozen=True):
     """What the pipeline made of a call: the result object as segments to be written one after the other."""
 
     result: tuple[Json, ...]
-    source: Literal["hit", "miss", "bypass"] = "bypass"
+    reuse: Reuse | None = None
+    """None for what is never cached."""
 
 
 class Notice(Struct, frozen=True):

@@ -28,6 +28,7 @@ PURE = (
     "core/discover",
     "core/lists",
     "core/results",
+    "core/reuse",
     "core/router",
 )
 IO = {"asyncio", "aiohttp", "redis", "time", "random", "socket", "os", "logging"}

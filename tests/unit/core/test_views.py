@@ -11,7 +11,7 @@ LIST, PROFILE = "tools/list", "profile"
 
 def whole(clock, *, scope="public", ttl=60.0, epoch=0, size=10):
     dressed = made(LIST, {"tools": b'["' + b"x" * size + b'"]'}, server_info=b"{}")
-    return Whole(dressed, clock() + ttl, scope, epoch)
+    return Whole(dressed, clock(), clock() + ttl, scope, epoch)
 
 
 def held(views, partition, *, method=LIST, profile=PROFILE, epoch=0):
