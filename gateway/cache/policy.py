@@ -163,6 +163,11 @@ def public_key(lookup: Lookup) -> Key:
     )
 
 
+def upstream_of(key: Key) -> UpstreamName:
+    """Return the upstream whose result lies under a key."""
+    return UpstreamName(key[2 if key[0] == "private" else 1] or "")
+
+
 def list_key(lookup: Lookup) -> Key:
     """Return the name of the whole list a page belongs to: all its pages carry one scope (C-23)."""
     return (lookup.upstream, lookup.settings, lookup.method, lookup.profile, lookup.version)

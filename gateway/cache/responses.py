@@ -78,8 +78,6 @@ class ResponseCache:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.epoch = 0
-        """Moves with every invalidation; what was joined from entries is as old as the epoch it began in."""
         self._store = store
         self._generations = generations
         self._flight = flight
@@ -90,6 +88,11 @@ class ResponseCache:
 
     def __repr__(self) -> str:
         return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
+
+    @property
+    def epoch(self) -> int:
+        """Moves with every change; what was joined from entries is as old as the epoch it began in."""
+        return self._generations.epoch
 
     @property
     def held(self) -> tuple[int, int]:
@@ -123,7 +126,6 @@ class ResponseCache:
     async def invalidate(self, change: Change) -> None:
         """Make everything stale that a change touches (C-30), also what is being fetched now (C-32)."""
         await self._generations.advance(change.upstream, topics_of(change))
-        self.epoch += 1
         self._metrics.invalidated(change.upstream, change.cause)
 
     async def purge_public(self, lookup: Lookup) -> None:
@@ -134,7 +136,6 @@ class ResponseCache:
         """
         self._private_until[list_key(lookup)] = self._clock() + _DISTRUST
         await self._generations.advance(lookup.upstream, (("public", lookup.method),))
-        self.epoch += 1
         self._metrics.invalidated(lookup.upstream, "catalogue")
 
     async def _miss(self, lookup: Lookup, fill: Fill) -> Cached:

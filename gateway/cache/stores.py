@@ -13,7 +13,7 @@ from gateway.protocol.call import UpstreamName
 _LINGER = 60.0
 """Seconds an expired entry stays: its miss is then called expired, and it goes first when room is needed."""
 
-_TOPICS = 10_000
+MOST_TOPICS = 10_000
 """Changed topics remembered per upstream; beyond them old results become stale, never a stale one fresh."""
 
 
@@ -49,6 +49,11 @@ class Store(Protocol):
 
 class Generations(Protocol):
     """Counts the changes of every upstream, and remembers the count at the last change of each topic."""
+
+    @property
+    def epoch(self) -> int:
+        """A number that moves whenever something stored may have become stale."""
+        ...
 
     def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
         """Return the count at the last change of any of the topics, as far as this process knows."""
@@ -99,15 +104,24 @@ class MemoryStore:
             self._kept[key] = entry, cost
 
     async def delete(self, key: Key) -> None:
+        self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        """Forget one entry at once."""
         self._kept.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything at once."""
+        self._kept.clear()
 
 
 class MemoryGenerations:
     """The counts of a single process."""
 
-    def __init__(self, most_topics: int = _TOPICS) -> None:
+    def __init__(self, most_topics: int = MOST_TOPICS) -> None:
+        self.epoch = 0
         self._most_topics = most_topics
-        self._histories: dict[UpstreamName, _History] = {}
+        self._histories: dict[UpstreamName, History] = {}
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} at {history.moment}" for name, history in self._histories.items())
@@ -125,36 +139,47 @@ class MemoryGenerations:
         return 0 if history is None else history.moment
 
     async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
-        history = self._histories.setdefault(upstream, _History())
-        history.advance(topics, self._most_topics)
+        history = self._histories.setdefault(upstream, History(self._most_topics))
+        history.record(topics, history.moment + 1)
+        self.epoch += 1
 
 
-class _History:
+class History:
     """One upstream's count, and the count at each topic's last change.
 
     Of a forgotten topic only a bound is kept: it changed no later than `floor`. That is enough to be safe:
     results from before the floor count as stale whether or not their own topic changed.
     """
 
-    __slots__ = ("_changed", "_floor", "moment")
+    __slots__ = ("_changed", "_floor", "_most", "moment")
 
-    def __init__(self) -> None:
+    def __init__(self, most_topics: int = MOST_TOPICS) -> None:
         self.moment = 0
+        self._most = most_topics
         self._floor = 0
         self._changed: OrderedDict[Topic, int] = OrderedDict()
 
     def latest(self, topics: Iterable[Topic]) -> int:
+        """Return the count at the last change of any of the topics."""
         changed, floor = self._changed, self._floor
         return max(changed.get(topic, floor) for topic in topics)
 
-    def advance(self, topics: Iterable[Topic], most: int) -> None:
-        self.moment += 1
+    def record(self, topics: Iterable[Topic], count: int) -> None:
+        """Note that these topics changed at this count."""
+        self.moment = max(self.moment, count)
         for topic in topics:
-            self._changed[topic] = self.moment
+            self._changed[topic] = max(count, self._changed.get(topic, self._floor))
             self._changed.move_to_end(topic)
-        while len(self._changed) > most:
+        while len(self._changed) > self._most:
             _, forgotten = self._changed.popitem(last=False)
-            self._floor = forgotten
+            self._floor = max(self._floor, forgotten)
+
+    def rebase(self, count: int) -> None:
+        """Take everything up to this count as changed: what happened until then is not known."""
+        self.moment = max(self.moment, count)
+        self._floor = max(self._floor, count)
+        later = ((topic, at) for topic, at in self._changed.items() if at > self._floor)
+        self._changed = OrderedDict(later)
 
 
 def _forget_at(key: Key, kept: _Kept, now: float) -> float:

@@ -87,6 +87,10 @@ class Bus(Protocol):
         """Return once every other replica has handled a message; False when that is not known."""
         ...
 
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Have something done at once whenever a session ends."""
+        ...
+
     def distrust(self) -> None:
         """Begin a new session: what was remembered in this one must not be acted upon."""
         ...
@@ -106,6 +110,9 @@ class LocalBus:
 
     async def announce(self, topic: str, message: bytes) -> bool:
         return True
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """The one session never ends."""
 
     def distrust(self) -> None:
         """There is no link that could have failed."""
@@ -135,6 +142,7 @@ class _Pending:
 
     confirmed: set[str]
     awaited: set[str] | None = None
+    failed: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -144,6 +152,11 @@ class _Pending:
     def confirm(self, by: str) -> None:
         self.confirmed.add(by)
         self.expect(self.awaited)
+
+    def cut_off(self) -> None:
+        """Confirmations will not be heard any more."""
+        self.failed = True
+        self.done.set()
 
     def expect(self, members: set[str] | None) -> None:
         self.awaited = members
@@ -158,8 +171,7 @@ class _Lost(Exception):
 class RedisBus:
     """Replicas that share a Redis and a key hear each other over its pub/sub.
 
-    `prepare` is run in every new session before it `hears`; it returns whether that went well. `lost` is run
-    at once when a session ends.
+    `prepare` is run in every new session before it `hears`; it returns whether that went well.
     """
 
     def __init__(
@@ -176,7 +188,6 @@ class RedisBus:
     ) -> None:
         self.session = 0
         self.prepare: Callable[[], Awaitable[bool]] | None = None
-        self.lost: Callable[[], None] | None = None
         self._redis = redis
         self._background = background
         self._metrics = metrics
@@ -186,6 +197,7 @@ class RedisBus:
         self._random = random
         self._me = os.urandom(8).hex()
         self._lines = [_line(one, prefix) for one in seal.apart()]
+        self._watchers: list[Callable[[], None]] = []
         self._receivers: dict[str, list[Receive]] = {}
         self._numbers = 0
         self._pending: dict[int, _Pending] = {}
@@ -209,6 +221,9 @@ class RedisBus:
     def subscribe(self, topic: str, receive: Receive) -> None:
         self._receivers.setdefault(topic, []).append(receive)
 
+    def watch(self, lost: Callable[[], None]) -> None:
+        self._watchers.append(lost)
+
     def start(self) -> None:
         """Link up, now and whenever the link is lost."""
         self._task = self._background.start(self._stay_linked(), name="redis bus")
@@ -229,6 +244,8 @@ class RedisBus:
             async with asyncio.timeout(self._lease):
                 if not await self._publish(_Message(self._me, number, topic, message), pending):
                     return False
+                if not self._linked:
+                    return False  # nobody's confirmation is heard
                 await pending.done.wait()
         except TimeoutError:
             if pending.awaited is None:
@@ -237,7 +254,7 @@ class RedisBus:
             log.warning("%d replicas did not confirm a change in %gs", pending.missing, self._lease)
         finally:
             del self._pending[number]
-        return True
+        return not pending.failed
 
     def distrust(self) -> None:
         if self._linked:
@@ -312,8 +329,10 @@ class RedisBus:
         self._metrics.redis_linked(False)
         if reason is not None:
             log.warning("no longer linked to the other replicas: %s", reason[:200])
-        if self.lost is not None:
-            self.lost()
+        for pending in self._pending.values():
+            pending.cut_off()
+        for lost in self._watchers:
+            lost()
 
     async def _get_ready(self, session: int) -> None:
         if self.prepare is not None and not await self.prepare():

@@ -76,6 +76,9 @@ LOOKUP_REASONS = frozenset(
 CHANGE_CAUSES = frozenset(
     {"list_changed", "updated", "reconnect", "catalogue", "cursor", "schema", "settings", "purge"}
 )
+REDIS_OPERATIONS = frozenset(
+    {"get", "put", "delete", "sync", "advance", "enrol", "resign", "announce", "confirm"}
+)
 REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
 DROPS = frozenset({"notification", "request", "progress", "log"})
@@ -297,8 +300,8 @@ class Metrics:
         self._invalidated.add(upstream, _known(cause, CHANGE_CAUSES))
 
     def redis_operation(self, operation: str, outcome: str) -> None:
-        """Count a question to Redis; `operation` is the name of a script of ours."""
-        self._redis_operations.add(operation, _known(outcome, REDIS_OUTCOMES))
+        """Count a question to Redis; `paused` ones were not asked, for one before had failed."""
+        self._redis_operations.add(_known(operation, REDIS_OPERATIONS), _known(outcome, REDIS_OUTCOMES))
 
     def redis_linked(self, linked: bool) -> None:
         """Say whether this replica hears of the changes others make; without, it caches nothing."""

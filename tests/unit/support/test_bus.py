@@ -31,7 +31,7 @@ class Replica:
         )
         self.heard: list[bytes] = []
         self.gaps = 0
-        self.bus.lost = self._lost
+        self.bus.watch(self._lost)
         self.bus.subscribe("news", self.heard.append)
 
     def _lost(self) -> None:
@@ -63,6 +63,7 @@ async def test_alone_there_is_nobody_to_tell() -> None:
     bus = LocalBus()
     bus.subscribe("news", lambda _: pytest.fail("nobody else is there"))
     assert await bus.announce("news", b"x")
+    bus.watch(lambda: pytest.fail("nothing is ever lost"))
     bus.distrust()
     assert (bus.hears, bus.session) == (True, 1)
 
