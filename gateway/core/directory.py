@@ -1,6 +1,7 @@
 """Finds the upstream behind a name or URI, reading the lists that could tell where none is known yet."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,12 +13,21 @@ from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
 from gateway.core.federation import Federation
 from gateway.core.lists import Item
 from gateway.core.router import UriTable
-from gateway.protocol.call import SERVED_VERSIONS, Challenge, Partition, UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import (
+    SERVED_VERSIONS,
+    Challenge,
+    Partition,
+    Reason,
+    UpstreamName,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, McpError
 from gateway.protocol.methods import LEGACY_METHODS, METHODS, Method
 from gateway.upstream.pool import UpstreamPool
 
-Key = TypeVar("Key")
+log = logging.getLogger(__name__)
+
+Key = TypeVar("Key", UpstreamName, tuple[UpstreamName, str])
 T = TypeVar("T")
 Failures = list[tuple[Key, Exception]]
 
@@ -76,7 +86,10 @@ class Directory:
     async def ask_all(
         self, keys: Iterable[Key], ask: Callable[[Key], Awaitable[T]]
     ) -> tuple[dict[Key, T], Failures[Key]]:
-        """Ask for all keys at once; return the answers, and the failures that are an upstream's."""
+        """Ask for all keys at once; return the answers, and the failures.
+
+        A bug of ours that one upstream's answer hits is that upstream's failure: the others answer (B01).
+        """
         asked = list(keys)
         if len(asked) == 1:
             outcomes: list[T | BaseException] = [await _outcome(ask(asked[0]))]
@@ -87,6 +100,8 @@ class Directory:
         for key, outcome in zip(asked, outcomes, strict=True):
             if isinstance(outcome, (UpstreamUnavailable, McpError, Challenge)):
                 failures.append((key, outcome))
+            elif isinstance(outcome, Exception):
+                failures.append((key, _bug(key, outcome)))
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
@@ -212,5 +227,12 @@ def not_served(method: str) -> McpError:
 async def _outcome(answer: Awaitable[T]) -> T | BaseException:
     try:
         return await answer
-    except (UpstreamUnavailable, McpError, Challenge) as error:
+    except Exception as error:
         return error
+
+
+def _bug(key: UpstreamName | tuple[UpstreamName, str], error: Exception) -> UpstreamUnavailable:
+    """Return what an exception that nobody foresaw means to the caller; the log has all of it."""
+    name = key if isinstance(key, str) else key[0]
+    log.error("upstream %s: a bug in the gateway, asking it failed", name, exc_info=error)
+    return UpstreamUnavailable(name, Reason.PROTOCOL, type(error).__name__)

@@ -398,7 +398,7 @@ def retry_after(text: str | None, now: float) -> float | None:
         return float(text.strip()[:9])
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a year or an hour of many digits
         return None
 
 

@@ -55,6 +55,15 @@ def test_retry_after_is_seconds_or_a_date():
     assert retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 90.0) == 0.0
     for text in (None, "", "soon", "-1", "1.5", "²", "9" * 400):
         assert retry_after(text, 0.0) is None or retry_after(text, 0.0) > 10
+    for text in (
+        "Mon, 01 Jan 99999999999 00:00:00 GMT",
+        "Mon, 01 Jan 1970 99999999999999999999:00:00 GMT",
+        "Mon, 01 Jan 2020 00:00:00 -9999999999999999999999",
+        "Mon, 01 Jan 2020 00:00:00 +9999999",
+        f"Mon, 01 Jan {'9' * 5000} 00:00:00 GMT",
+        "Mon, 99 Jan 2020 00:00:00 GMT",
+    ):
+        assert retry_after(text, 0.0) is None
 
 
 def test_probes_slow_down_to_a_cap_and_spread():
