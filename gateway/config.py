@@ -286,6 +286,8 @@ class Cache(Model):
     """A ceiling over every ttlMs."""
     single_tenant: bool = False
     """Callers without a token are one person and share private results."""
+    headers: bool = True
+    """Say in HTTP headers what the cache did; off = every answer is `no-store` and says nothing more."""
 
 
 class Names(Model):

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from cachetools import LRUCache, TTLCache
@@ -382,7 +382,7 @@ class Pipeline:
         try:
             if "requestState" in call.params or "inputResponses" in call.params:
                 answer = await self._addressed(call, principal, emit, upstream, original)  # C-03
-                return replace(answer, reuse=Reuse("bypass", "mrtr"))
+                return Answer(answer.result, Reuse("bypass", "mrtr"))
             return await self._cached_read(call, caller, emit, upstream, original)
         except McpError as error:
             if error.code == INVALID_PARAMS and is_null(error.data):

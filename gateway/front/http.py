@@ -18,6 +18,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
 from gateway import config
+from gateway.front import mirror
 from gateway.front.auth import identify
 from gateway.front.gate import Gate
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder
@@ -29,6 +30,7 @@ from gateway.protocol.call import (
     Emit,
     Partition,
     Principal,
+    Reuse,
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError
@@ -93,12 +95,13 @@ class Stopping(Exception):
         return "The gateway is stopping"
 
 
-def outcome(came: Came, *, id: bytes | None = None, realm: str = "") -> Outcome:
-    """Return what goes out for whatever a request came to."""
+def outcome(came: Came, *, id: bytes | None = None, realm: str = "", mirrored: bool = False) -> Outcome:
+    """Return what goes out for whatever a request came to; `mirrored` with what the cache did for it."""
     match came:
         case Answer():
             assert id is not None  # only a call has an answer, and every call an id
-            return Outcome(200, jsonrpc.result_pieces(id, *came.result))
+            cached = mirror.lines(came.reuse) if mirrored and came.reuse is not None else mirror.NO_STORE
+            return Outcome(200, jsonrpc.result_pieces(id, *came.result), cached=cached)
         case PostedNotification():
             return Outcome(202, word="notification")
         case Rejection():
@@ -114,6 +117,12 @@ def outcome(came: Came, *, id: bytes | None = None, realm: str = "") -> Outcome:
         case _:
             log.error("Internal error", exc_info=came)
             return _error(200, McpError(INTERNAL_ERROR, "Internal error"), id, "bug")
+
+
+def _mirrored(failed: Outcome, error: Exception) -> Outcome:
+    """Return the answer with the reason why the cache holds no part of it: an error is never kept (C-03)."""
+    down = isinstance(error, UpstreamUnavailable)
+    return failed._replace(cached=mirror.lines(Reuse("bypass", "upstream-down" if down else "error")))
 
 
 def _rejected(rejection: Rejection) -> Outcome:
@@ -166,6 +175,7 @@ class _Site:
         self.limits = state.config.limits
         self.gate = Gate(state.config, bound)
         self.realm = state.config.identity.name
+        self.mirrored = state.config.cache.headers
         self.allow = "POST, OPTIONS" if self.gate.cors else "POST"
         self._paths = {path.rstrip("/") or "/": path for path in state.pipelines}
         # Both spellings are served; a redirect would lose the body or the scheme (B16).
@@ -407,11 +417,13 @@ class HttpFront:
         try:
             if call.method == LISTEN:
                 return await self._listen(site, pipeline, call, principal, responder)
-            return outcome(await pipeline.handle(call, principal, responder.emit), id=call.id)
+            answer = await pipeline.handle(call, principal, responder.emit)
+            return outcome(answer, id=call.id, mirrored=site.mirrored)
         except ClientGone:
             raise
         except Exception as error:
-            return outcome(error, id=call.id, realm=site.realm)
+            failed = outcome(error, id=call.id, realm=site.realm)
+            return _mirrored(failed, error) if site.mirrored and methods.cacheable(call.method) else failed
 
     async def _listen(
         self, site: _Site, pipeline: Pipeline, call: Call, principal: Principal, responder: Responder

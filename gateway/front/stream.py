@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from aiohttp import web
 
+from gateway.front.mirror import NO_STORE
 from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
 from gateway.protocol.jsonrpc import Json
@@ -43,6 +44,8 @@ class Outcome(NamedTuple):
     content_type: str = "application/json"
     streamed: bool = False
     """Whether it must end an event stream even when none has begun (L-02)."""
+    cached: bytes = NO_STORE
+    """The header lines that say how long and by whom it may be kept; an event stream has its own."""
 
 
 class _Sent(web.StreamResponse):
@@ -221,7 +224,9 @@ class Responder:
             start = _JSON_HEAD
         else:
             start = _start_of_head(outcome)
-        return b"".join((start, _date(), self.extra_head, length, self._connection(), b"\r\n"))
+        return b"".join(
+            (start, _date(), self.extra_head, outcome.cached, length, self._connection(), b"\r\n")
+        )
 
     def _connection(self) -> bytes:
         if not self._stays_open():

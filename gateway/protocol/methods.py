@@ -88,6 +88,12 @@ LEGACY_METHODS = frozenset(
 """Methods of older revisions: -32601 at 404 to a modern caller (S-03)."""
 
 
+def cacheable(method: str) -> bool:
+    """Whether results of a method may be cached at all (C-01)."""
+    row = METHODS.get(method)
+    return row is not None and row.cacheable
+
+
 def label(method: str) -> str:
     """Return the method as a metric label: from a closed set, `other` for what a client made up (B52)."""
     return method if method in METHODS else "other"
