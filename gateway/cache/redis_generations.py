@@ -1,0 +1,242 @@
+"""Counts changes in Redis for all replicas, and knows the counts here as long as it hears of every change.
+
+The count of an upstream never falls and never repeats: it is at least the microsecond of Redis's clock. When
+Redis lost data (flushed, failed over, evicted, restarted from an old snapshot) the count goes on above every
+count that anybody still remembers, and all results from before count as stale.
+
+A session is the time in which the bus heard everything. Counts known from another session are not acted upon;
+at the first question about an upstream in a new one its count is read again, and what was kept here from
+before it is stale. A change that could not be told is told as a change of everything when the next begins.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gateway.cache.policy import EVERYTHING, Topic
+from gateway.cache.stores import MOST_TOPICS, History
+from gateway.protocol.call import UpstreamName
+from gateway.support.bus import Bus
+from gateway.support.redis import Script, SharedRedis
+from gateway.support.seal import Seal
+from gateway.support.tasks import Background
+
+UNKNOWN = 2**62
+"""Later than any count: with it nothing that is kept here is fresh."""
+
+_KEPT_MS = 7 * 86_400_000
+_CHANGES = "changes"
+
+_PRELUDE = """
+local t = redis.call('TIME')
+local us = t[1] * 1000000 + t[2]
+local key, known = KEYS[1], tonumber(ARGV[1])
+if redis.call('TYPE', key).ok ~= 'hash' then redis.call('DEL', key) end
+local n, f = tonumber(redis.call('HGET', key, 'n')), tonumber(redis.call('HGET', key, 'f'))
+local function begin()
+  n = math.max(n or 0, us, known + 1)
+  local info = redis.pcall('INFO', 'server')
+  local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'n', string.format('%.0f', n), 'f', string.format('%.0f', n), 'r', run)
+end
+"""
+
+_SYNC = Script(
+    "sync",
+    _PRELUDE
+    + f"""
+    local info = redis.pcall('INFO', 'server')
+    local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+    if not n or not f or n < known or redis.call('HGET', key, 'r') ~= run then begin() end
+    redis.call('PEXPIRE', key, {_KEPT_MS})
+    return {{n}}
+    """,
+)
+"""The count now. A count below one that is known, or another run of the server, means that data was lost."""
+
+_ADVANCE = Script(
+    "advance",
+    _PRELUDE
+    + f"""
+    if not n or not f or redis.call('HLEN', key) > tonumber(ARGV[2]) then begin() end
+    n = math.max(n + 1, us, known + 1)
+    local count = string.format('%.0f', n)
+    redis.call('HSET', key, 'n', count)
+    for i = 3, #ARGV do redis.call('HSET', key, ARGV[i], count) end
+    redis.call('PEXPIRE', key, {_KEPT_MS})
+    return {{n}}
+    """,
+)
+"""One step of the count, noted at every topic; with too many topics all that was is taken as changed."""
+
+
+class _Change(msgspec.Struct, array_like=True):
+    """What replicas tell each other."""
+
+    upstream: str
+    count: int
+    topics: list[tuple[str, ...]]
+    key: str
+    """Where it was counted: elsewhere than here while the last key of the ring differs."""
+
+
+class RedisGenerations:
+    """The counts that all replicas share."""
+
+    def __init__(
+        self,
+        redis: SharedRedis,
+        bus: Bus,
+        seal: Seal,
+        background: Background,
+        *,
+        prefix: str,
+        most_topics: int = MOST_TOPICS,
+    ) -> None:
+        self._redis = redis
+        self._bus = bus
+        self._seal = seal
+        self._background = background
+        self._prefix = prefix
+        self._most_topics = most_topics
+        self._histories: dict[UpstreamName, History] = {}
+        self._synced: dict[UpstreamName, int] = {}
+        """The session in which an upstream's count was read last."""
+        self._untold: set[UpstreamName] = set()
+        self._epoch = 0
+        bus.subscribe(_CHANGES, self._heard)
+        bus.watch(self.moved)
+
+    def __repr__(self) -> str:
+        known = ", ".join(
+            f"{name} at {self._histories[name].moment}" for name in self._synced if self.knows(name)
+        )
+        return f"<RedisGenerations [{known}], {len(self._untold)} untold>"
+
+    @property
+    def epoch(self) -> int:
+        if not self._bus.hears:
+            self._epoch += 1  # somebody may have changed something just now
+        return self._epoch
+
+    def moved(self) -> None:
+        """Begin a new epoch: something that may be in a joined answer is no longer to be served."""
+        self._epoch += 1
+
+    def knows(self, upstream: UpstreamName) -> bool:
+        """Whether no change of this upstream can have happened that is not known here."""
+        return self._bus.hears and self._synced.get(upstream) == self._bus.session
+
+    async def ready(self, upstream: UpstreamName) -> bool:
+        """Return the same after reading the count, if that is all that is missing."""
+        if self.knows(upstream):
+            return True
+        if not self._bus.hears:
+            return False
+        session, history = self._bus.session, self._history(upstream)
+        answer = await self._redis.run(_SYNC, [self.key(upstream)], [history.moment])
+        if answer is None or session != self._bus.session:
+            return False
+        if self._synced.get(upstream) != session:
+            history.rebase(int(answer[0]))
+            self._synced[upstream] = session
+        return self.knows(upstream)
+
+    def lost(self, upstream: UpstreamName) -> None:
+        """Read the count anew at the next question: Redis has lost it, or a part of what was counted."""
+        self._synced.pop(upstream, None)
+        self.moved()
+
+    def learn(self, upstream: UpstreamName, count: int) -> None:
+        """Note what Redis says the count is. What began after this answer is not older than it."""
+        history = self._history(upstream)
+        history.moment = max(history.moment, count)
+
+    def count(self, upstream: UpstreamName) -> int:
+        """Return the highest count known here; Redis knows no lower one unless it lost data."""
+        return self._history(upstream).moment
+
+    def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        if self._synced.get(upstream) != self._bus.session or not self._bus.hears:
+            return UNKNOWN
+        return self._histories[upstream].latest(topics)
+
+    async def latest(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
+        await self.ready(upstream)
+        return self._history(upstream).latest(topics)
+
+    async def moment(self, upstream: UpstreamName) -> int:
+        await self.ready(upstream)
+        return self._history(upstream).moment
+
+    async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
+        # Told to the end, whoever leaves meanwhile: half told, it would be known here and nowhere else.
+        telling = self._background.start(self._advance(upstream, tuple(topics)), name="tell of a change")
+        await asyncio.shield(telling)
+
+    async def tell_the_untold(self) -> bool:
+        """Catch up, at the beginning of a session; whether Redis and everybody else know all changes now."""
+        for upstream in list(self._untold):
+            self._untold.discard(upstream)
+            if not await self._tell(upstream, (EVERYTHING,)):
+                self._untold.add(upstream)
+                return False
+        return True
+
+    def key(self, upstream: UpstreamName) -> str:
+        """Return where the counts of an upstream lie; all of its keys are in one slot of a Cluster."""
+        return f"{self.slot(upstream)}:changes"
+
+    def slot(self, upstream: UpstreamName) -> str:
+        """Return how all keys of an upstream begin."""
+        return f"{self._prefix}:1:{{{self._seal.name('upstream', upstream.encode()).hex()}}}"
+
+    def digest(self, topic: Topic) -> bytes:
+        """Return what a topic is called in Redis: a uri may hold a secret."""
+        return self._seal.name("topic", msgspec.msgpack.encode(topic))
+
+    async def _advance(self, upstream: UpstreamName, topics: Sequence[Topic]) -> None:
+        if not await self._tell(upstream, topics):
+            history = self._history(upstream)
+            history.record(topics, history.moment + 1)
+            self._untold.add(upstream)
+            self.moved()
+            self._bus.distrust()
+
+    async def _tell(self, upstream: UpstreamName, topics: Sequence[Topic]) -> bool:
+        count = await self._count(upstream, topics)
+        if count is None:
+            return False
+        change = _Change(upstream, count, list(topics), self.key(upstream))
+        return await self._bus.announce(_CHANGES, msgspec.msgpack.encode(change))
+
+    async def _count(self, upstream: UpstreamName, topics: Sequence[Topic]) -> int | None:
+        history = self._history(upstream)
+        args: list[bytes | str | int] = [
+            history.moment,
+            self._most_topics,
+            *(self.digest(topic) for topic in topics),
+        ]
+        answer = await self._redis.run(_ADVANCE, [self.key(upstream)], args, urgent=True)
+        if answer is None:
+            return None
+        count = int(answer[0])
+        history.record(topics, count)
+        self.moved()
+        return count
+
+    def _heard(self, message: bytes) -> None:
+        change = msgspec.msgpack.decode(message, type=_Change)
+        upstream = UpstreamName(change.upstream)
+        self._history(upstream).record(change.topics, change.count)
+        self.moved()
+        if change.key != self.key(upstream):
+            self._background.start(self._count(upstream, change.topics), name="count a change")
+
+    def _history(self, upstream: UpstreamName) -> History:
+        history = self._histories.get(upstream)
+        if history is None:
+            history = self._histories[upstream] = History(self._most_topics)
+        return history

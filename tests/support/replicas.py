@@ -1,0 +1,93 @@
+"""Response caches that share a Redis, as replicas of the gateway do, and an upstream they all ask.
+
+async with redis_server() as server, replica(server) as one, replica(server) as two:
+    await one.ask(LISTS, upstream)
+    assert await two.ask(LISTS, upstream) == "hit hit"
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.cache.flight import SingleFlight
+from gateway.cache.policy import Lookup
+from gateway.cache.redis_generations import RedisGenerations
+from gateway.cache.redis_store import RedisStore, Tiered
+from gateway.cache.responses import ResponseCache
+from gateway.cache.stores import MemoryStore
+from gateway.config import parse_redis_url
+from gateway.protocol.call import Reply
+from gateway.support.bus import RedisBus
+from gateway.support.metrics import Metrics
+from gateway.support.redis import SharedRedis
+from gateway.support.seal import Seal
+from gateway.support.tasks import Background
+from tests.support.redis import RedisServer
+from tests.unit.cache.clock import Clock
+
+
+@dataclass(frozen=True, eq=False)
+class Replica:
+    """One replica's cache, with everything below it."""
+
+    clock: Clock
+    redis: SharedRedis
+    bus: RedisBus
+    generations: RedisGenerations
+    memory: MemoryStore
+    shared: RedisStore
+    store: Tiered
+    cache: ResponseCache
+    metrics: Metrics
+
+    async def ask(self, lookup: Lookup, fill: Callable[[], Awaitable[Reply]]) -> str:
+        """Return an answer in two words."""
+        cached = await self.cache.get(lookup, fill)
+        return f"{cached.source} {cached.reason}"
+
+    async def body(self, lookup: Lookup, fill: Callable[[], Awaitable[Reply]]) -> bytes:
+        return (await self.cache.get(lookup, fill)).entry.result
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what no event announces."""
+        while not holds():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.005)
+
+    async def linked(self) -> None:
+        await self.until(lambda: self.bus.hears)
+
+
+@asynccontextmanager
+async def replica(
+    server: RedisServer,
+    *,
+    keys: Sequence[str] = ("a key of the ring",),
+    private_in_redis: bool = False,
+    largest: int = 4 * 2**20,
+    timeout: float = 0.5,
+    lease: float = 2.0,
+    most_topics: int = 10_000,
+    linked: bool = True,
+) -> AsyncIterator[Replica]:
+    """Run one, linked to the others; the deadline is long for the sake of a busy test machine."""
+    clock, background, metrics, seal = Clock(), Background(), Metrics(), Seal(keys)
+    redis = SharedRedis(parse_redis_url(server.url), timeout=timeout, metrics=metrics)
+    bus = RedisBus(redis, seal, prefix="mcpgw", background=background, metrics=metrics, lease=lease)
+    generations = RedisGenerations(redis, bus, seal, background, prefix="mcpgw", most_topics=most_topics)
+    bus.prepare = generations.tell_the_untold
+    memory = MemoryStore(2**24, clock)
+    shared = RedisStore(redis, generations, seal, clock, largest=largest)
+    store = Tiered(memory, shared, generations, bus, clock, private_in_redis=private_in_redis)
+    flight = SingleFlight(background)
+    cache = ResponseCache(store, generations, flight, metrics, clock)
+    one = Replica(clock, redis, bus, generations, memory, shared, store, cache, metrics)
+    bus.start()
+    try:
+        if linked:
+            await one.linked()
+        yield one
+    finally:
+        await bus.close()
+        await background.close(1.0)
+        await redis.close()
