@@ -24,10 +24,12 @@ from gateway.settings.document import Path as YamlPath
 from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
+from gateway.settings.tls import check_pair
 from gateway.settings.values import (
     Address,
     AddressOrOff,
     CachedMethod,
+    CertificateFile,
     Count,
     Depth,
     Duration,
@@ -61,6 +63,7 @@ __all__ = [
     "Address",
     "Auth",
     "Cache",
+    "CachedCall",
     "Config",
     "ConfigError",
     "Cors",
@@ -132,6 +135,15 @@ class ToolRules(Model):
         return rename
 
 
+class CachedCall(Model):
+    """How the results of one tool are kept, which by themselves never are."""
+
+    ttl: Wait
+    """How long a result answers calls with the same arguments."""
+    scope: Literal["private", "public"] = "private"
+    """private = for the caller who made the call; public = for every caller."""
+
+
 class UpstreamCache(Model):
     """How far this upstream's own cache hints are followed."""
 
@@ -141,9 +153,21 @@ class UpstreamCache(Model):
     """Method -> a floor under its ttlMs; a result that lives by the floor alone stays private unless `scope`
     says otherwise."""
     max_ttl: Duration | None = None
-    """A ceiling over every ttlMs of this upstream, instead of the gateway's."""
+    """A lower ceiling over every ttlMs of this upstream; the gateway's holds as well."""
     scope: Literal["public", "private"] | None = None
-    """Overrides the cacheScope of every result."""
+    """Overrides the cacheScope of every result, but not `share_public: false`."""
+    calls: Mapping[Text, CachedCall] = {}
+    """Tool, by the upstream's own name -> how its results are kept; only for tools that change nothing and whose
+    answer depends on nothing but their arguments."""
+    partition: Literal["token"] = "token"
+    """What private results are kept under: the caller's token itself."""
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _no_subject(cls, partition: object) -> object:
+        if partition == "subject":
+            raise ValueError(f"`subject` is {_NOT_YET}: it needs verified tokens")
+        return partition
 
 
 class Auth(Model):
@@ -201,9 +225,9 @@ _LATER_AUTH = ("client_credentials", "token_exchange")
 class Tls(Model):
     """How an https upstream is trusted, beyond what the system trusts."""
 
-    ca_file: FilePath | None = None
+    ca_file: CertificateFile | None = None
     """A PEM file of authorities trusted besides the system's."""
-    client_cert: FilePath | None = None
+    client_cert: CertificateFile | None = None
     """A PEM file: the gateway's certificate for this upstream."""
     client_key: FilePath | None = None
     """A PEM file: the certificate's key, when it is not in the same file."""
@@ -216,7 +240,17 @@ class Tls(Model):
     def _key_has_a_certificate(self) -> Self:
         if self.client_key and not self.client_cert:
             raise ValueError("client_key needs client_cert beside it")
+        if self.client_cert and not self.client_key:
+            check_pair(self.client_cert, None)
         return self
+
+    @field_validator("client_key")
+    @classmethod
+    def _key_opens(cls, key: str | None, info: ValidationInfo) -> str | None:
+        certificate = info.data.get("client_cert")
+        if key and certificate:
+            check_pair(certificate, key)
+        return key
 
 
 class Upstream(Model):
@@ -284,6 +318,8 @@ class Cache(Model):
     """How much the cache of this process may hold."""
     max_ttl: Duration = 86400.0
     """A ceiling over every ttlMs."""
+    stale_if_error: Duration = 0.0
+    """How long beyond its ttl a result may stand in while its upstream is down; 0s = not at all."""
     single_tenant: bool = False
     """Callers without a token are one person and share private results."""
     headers: bool = True
@@ -430,11 +466,9 @@ def _long_form(key: object, upstream: object) -> object:
 
 _LATER: Mapping[tuple[str, ...], str] = {
     ("cache", "redis"): f"a cache in Redis is {_NOT_YET}: leave it out, entries live in memory",
-    ("cache", "stale_if_error"): f"stale answers are {_NOT_YET}",
     ("limits", "sessions"): f"sessions of older protocol versions are {_NOT_YET}",
     ("upstreams", "*", "forward_headers"): f"passing on headers of the caller is {_NOT_YET}",
     ("upstreams", "*", "isolation"): f"sessions of older protocol versions are {_NOT_YET}",
-    ("upstreams", "*", "cache", "calls"): f"caching tools/call is {_NOT_YET}",
 }
 
 
@@ -564,6 +598,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
             yield f"{place}.tls.insecure_skip_verify: anyone on the way can read and change all traffic"
         if upstream.tls != Tls() and not upstream.url.lower().startswith("https:"):
             yield f"{place}.tls has no effect: the URL is not https"
+        yield from (f"{place}.cache.{text}" for text in _bold_rules(upstream.cache))
         if upstream.auth.kind == "forward" and "share_public" not in upstream.cache.model_fields_set:
             yield (
                 f"{place}.cache.share_public: results it marks public are shared among all callers, although "
@@ -572,3 +607,16 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     for index, key in enumerate(config.secrets.keys):
         if len(key.get_secret_value()) < 16:
             yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"
+
+
+def _bold_rules(cache: UpstreamCache) -> Iterator[str]:
+    """Yield the rules that share more than the upstream said, or that undo each other (C-24)."""
+    if cache.scope == "public" and cache.share_public:
+        yield "scope: what it marks private is shared among all callers as well (C-24)"
+    for method, floor in cache.min_ttl.items():
+        if cache.max_ttl is not None and floor > cache.max_ttl:
+            yield f"min_ttl: {method} cannot be kept longer than max_ttl beside it"
+    narrowed = not cache.share_public or cache.scope == "private"
+    for tool, call in cache.calls.items():
+        if call.scope == "public" and narrowed:
+            yield f"calls: results of {tool} are not shared, since share_public or scope beside it forbids that"

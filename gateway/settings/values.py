@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
 
 from gateway.protocol.methods import METHODS
+from gateway.settings.tls import check_authorities
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,8 @@ NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
 Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret), _SECRET_SCHEMA]
 """Text or `{file: /run/secrets/x}`; never printed."""
 FilePath = Annotated[str, AfterValidator(_readable_file)]
+CertificateFile = Annotated[str, AfterValidator(_readable_file), AfterValidator(check_authorities)]
+"""A PEM file of certificates."""
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|".join(CACHEABLE))]
 Text = Annotated[str, Field(min_length=1)]

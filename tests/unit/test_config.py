@@ -109,7 +109,8 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
     """A path that is wrong fails the start, not the first call (B49)."""
     (tmp_path / "ca.pem").touch()
     text = "upstreams: {a: {url: https://a, tls: {ca_file: ca.pem}}}"
-    assert read(text, tmp_path).upstreams["a"].tls.ca_file == str(tmp_path / "ca.pem")
+    with pytest.raises(ConfigError, match=f"tls.ca_file: {tmp_path / 'ca.pem'} holds no PEM certificate"):
+        read(text, tmp_path)
     assert "cannot read" in problems(text)[0]
 
 
