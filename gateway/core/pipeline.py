@@ -66,9 +66,10 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
+    items,
     join,
+    split,
     text_of,
-    value,
 )
 from gateway.protocol.methods import METHODS, Method
 from gateway.protocol.modern import check_param_headers
@@ -576,25 +577,33 @@ def _check_headers(call: Call, target: Target) -> None:
 def _check_filter(call: Call) -> None:
     """Raise when a listen does not say what it wants (L-01), or wants tasks without knowing them (L-23)."""
     raw = call.params.get("notifications")
-    wanted = None if raw is None else value(raw)
-    if not isinstance(wanted, dict):
+    try:
+        wanted: Members = split(raw) if raw is not None else {}
+    except Malformed:
+        raw = None
+    if raw is None:
         raise McpError(INVALID_PARAMS, "notifications must be an object")
     for key in ("toolsListChanged", "promptsListChanged", "resourcesListChanged"):
-        if not isinstance(wanted.get(key), bool | None):
+        if bytes(wanted.get(key, b"null")) not in (b"true", b"false", b"null"):
             raise McpError(INVALID_PARAMS, f"notifications.{key} must be a boolean")
     for key in ("resourceSubscriptions", "taskIds"):
-        listed = wanted.get(key)
-        if listed is not None and not (
-            isinstance(listed, list) and all(isinstance(entry, str) for entry in listed)
-        ):
+        if not (is_null(wanted.get(key)) or _are_texts(wanted[key])):
             raise McpError(INVALID_PARAMS, f"notifications.{key} must be an array of strings")
     needs: Members = {"extensions": join({TASKS: b"{}"})}
-    if wanted.get("taskIds") and undeclared(join(needs), call.meta.capabilities):
+    asks = not is_null(wanted.get("taskIds")) and items(wanted["taskIds"])
+    if asks and undeclared(join(needs), call.meta.capabilities):
         raise McpError(
             MISSING_CLIENT_CAPABILITY,
             "notifications.taskIds needs the tasks extension",
             join({"requiredCapabilities": join(needs)}),
         )
+
+
+def _are_texts(raw: Json) -> bool:
+    try:
+        return all(text_of(element) is not None for element in items(raw))
+    except Malformed:
+        return False
 
 
 def _least(hints: Iterable[tuple[float, Scope]], *, partial: bool) -> tuple[float, Scope]:
