@@ -155,15 +155,15 @@ def nests_deeper(text: bytes, limit: int) -> bool:
     return max(accumulate(steps), default=0) > limit
 
 
-def mended(text: bytes) -> bytes:
-    """Return the text with U+FFFD for each lone surrogate escape, and everything else as it was.
+def mended(text: bytes, by: bytes = b"\xef\xbf\xbd") -> bytes:
+    """Return the text with U+FFFD, or `by`, for each lone surrogate escape, and everything else as it was.
 
     JavaScript writes those when it cuts a string inside an emoji. They have no UTF-8 form, so most parsers
     refuse the whole message, this one's decoder among them.
     """
     if b"\x00" in text:  # no JSON anyway, and the stand-in for an escaped backslash here
         return text
-    return _LONE_SURROGATE.sub(b"\xef\xbf\xbd", text.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
+    return _LONE_SURROGATE.sub(by, text.replace(rb"\\", b"\0\0")).replace(b"\0\0", rb"\\")
 
 
 def items(raw: Json) -> list[msgspec.Raw]:

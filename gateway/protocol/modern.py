@@ -41,6 +41,7 @@ from gateway.protocol.jsonrpc import (
     is_utf8,
     mended,
     nests_deeper,
+    split,
     split_strict,
     text_of,
 )
@@ -191,6 +192,7 @@ def accept_body(head: Head, body: bytes, *, depth: int = 200) -> Call | PostedNo
 
     A request of the legacy era meets the answers of a server that does not speak it.
     """
+    sent = body
     try:
         body, members = _read(body)
     except DuplicateKey as error:
@@ -199,6 +201,8 @@ def accept_body(head: Head, body: bytes, *, depth: int = 200) -> Call | PostedNo
         return Rejection(status_of(error.code), error)
     id = _id(members)
     try:
+        if body is not sent and _altered(sent, body, "params", "_meta", META_PROGRESS_TOKEN):
+            raise McpError(INVALID_PARAMS, f"params._meta.{META_PROGRESS_TOKEN} holds half a character")
         if nests_deeper(body, depth):
             raise McpError(INVALID_REQUEST, f"The body nests more than {depth} levels deep")
         method = _method(members, id)
@@ -225,8 +229,27 @@ def _read(body: bytes) -> tuple[bytes, Mapping[str, Json]]:
     except Malformed as error:
         whole = mended(body)
         if whole != body:
+            if _altered(body, whole, "id"):
+                raise McpError(INVALID_REQUEST, "id holds half a character") from None
             return _read(whole)
         raise _unreadable(body, str(error)) from None
+
+
+def _altered(body: bytes, whole: bytes, *path: str) -> bool:
+    """Whether mending the body changed this member, which must go back as it came (E-04, E-33)."""
+    return _at(whole, path) != _at(mended(body, b"?"), path)
+
+
+def _at(raw: Json, path: Sequence[str]) -> bytes | None:
+    for name in path:
+        try:
+            found = split(raw).get(name)
+        except Malformed:
+            return None
+        if found is None:
+            return None
+        raw = found
+    return bytes(raw)
 
 
 def _unreadable(body: bytes, reason: str) -> McpError:

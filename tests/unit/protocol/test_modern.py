@@ -402,6 +402,26 @@ def test_a_lone_surrogate_does_not_cost_the_call() -> None:
     assert refused(twice) == (400, INVALID_REQUEST, b"7")
 
 
+@pytest.mark.parametrize("more", ["", ',"method":"b"', ',"x":"\ufffd"'])
+def test_an_id_that_cannot_go_back_as_it_came_is_refused(more: str) -> None:
+    """An answer to another id is an answer to nobody (E-04)."""
+    for half in (r"\ud83d", r"a\uDC00", r"\\\ud83d"):
+        text = f'{{"jsonrpc":"2.0","id":"{half}","method":"tools/list","params":{{META}}{more}}}'
+        assert refused(accept(headers(), raw(text))) == (400, INVALID_REQUEST, None)
+    whole = '{"jsonrpc":"2.0","id":"\ufffd","method":"tools/list","params":{"x":"\\ud83d",META}}'
+    assert accepted(accept(headers(), raw(whole))).id == '"\ufffd"'.encode()
+
+
+def test_a_progress_token_that_cannot_go_back_as_it_came_is_refused() -> None:
+    """Progress under another token is progress of nothing the client knows (E-33)."""
+    text = call_text("{}").replace(b'"_meta":{', b'"_meta":{"progressToken":"\\ud83d",', 1)
+    assert b"ud83d" in text
+    assert refused(accept(headers("tools/call", "n"), text))[:2] == (400, INVALID_PARAMS)
+    fine = text.replace(b"\\ud83d", b"t").replace(b'"arguments":{}', b'"arguments":{"a":"\\ud83d"}')
+    token = accepted(accept(headers("tools/call", "n"), fine)).meta.progress_token
+    assert bytes(token or b"") == b'"t"'
+
+
 # The era of a request, and its version
 
 
