@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from gateway.settings import mcp_servers
-from gateway.settings.document import ConfigError, Problem, read, show_path
+from gateway.settings.document import MOST_BYTES, TOO_LARGE, ConfigError, Problem, read, show_path
 from gateway.settings.document import Path as YamlPath
 from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
@@ -157,8 +157,8 @@ class UpstreamCache(Model):
     scope: Literal["public", "private"] | None = None
     """Overrides the cacheScope of every result, but not `share_public: false`."""
     calls: Mapping[Text, CachedCall] = {}
-    """Tool, by the upstream's own name -> how its results are kept; only for tools that change nothing and whose
-    answer depends on nothing but their arguments."""
+    """Tool, by the upstream's own name -> how its results are kept; for tools that change nothing and whose
+    answer depends on their arguments only."""
     partition: Literal["token"] = "token"
     """What private results are kept under: the caller's token itself."""
 
@@ -476,12 +476,16 @@ def load_file(path: str | Path, *, warn: Callable[[str], None] = lambda _: None)
     """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
     file = Path(path)
     try:
-        text = file.read_text("utf-8")
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)  # and no more: it may be a device that never ends
+        text = "" if len(content) > MOST_BYTES else content.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError([Problem(str(path), 0, "", "the file is not UTF-8 text")]) from None
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
         raise ConfigError([Problem(str(path), 0, "", reason)]) from None
+    if len(content) > MOST_BYTES:
+        raise ConfigError([Problem(str(path), 0, "", TOO_LARGE)])
     return load(text, file=str(path), folder=file.absolute().parent, warn=warn)
 
 
@@ -619,4 +623,4 @@ def _bold_rules(cache: UpstreamCache) -> Iterator[str]:
     narrowed = not cache.share_public or cache.scope == "private"
     for tool, call in cache.calls.items():
         if call.scope == "public" and narrowed:
-            yield f"calls: results of {tool} are not shared, since share_public or scope beside it forbids that"
+            yield f"calls: results of {tool} are not shared: share_public or scope beside it forbids that"

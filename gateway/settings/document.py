@@ -14,11 +14,17 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from gateway.settings import syntax
+
 Path: TypeAlias = tuple[str | int, ...]
 
+MOST_BYTES = 2**20
+"""The largest file that is read: parsing takes a minute for every few megabytes."""
+TOO_LARGE = "the file is larger than 1 MiB: that is no configuration of this gateway"
 _MOST_NODES = 200_000  # aliases of aliases would otherwise grow without bound
 _TAG = "tag:yaml.org,2002:"
 _CREDENTIALS = frozenset({"auth", "headers", "secrets"})
+_ODD_NUMBER = re.compile(r"[-+]?(?:0[0-9A-Za-z_]+|[0-9]+_[0-9_]*)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _VARIABLE = re.compile(
     r"\$\$"
@@ -123,11 +129,15 @@ def show_path(path: Path) -> str:
 
 def read(text: str, *, file: str, env: Mapping[str, str]) -> Document:
     """Return the document that a YAML or JSON text is; raises ConfigError when it is neither."""
+    if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        raise ConfigError([Problem(file, 0, "", TOO_LARGE)])
     yaml = YAML(typ="safe", pure=True)
+    source = _as_yaml(text)
     try:
-        root = yaml.compose(_as_yaml(text))
+        root = yaml.compose(source)
     except MarkedYAMLError as error:
-        raise ConfigError([_syntax_problem(file, error)]) from None
+        line, reason = syntax.said(error, source)
+        raise ConfigError([Problem(file, line, "", f"not valid YAML: {reason}")]) from None
     except (YAMLError, UnicodeError):
         raise ConfigError(
             [Problem(file, 0, "", "the text holds characters that YAML does not allow")]
@@ -154,13 +164,6 @@ def _as_yaml(text: str) -> str:
     return re.sub(
         "[\x7f-\x9f\u2028\u2029\ufeff]", lambda hit: f"\\u{ord(hit[0]):04x}", text.replace("\t", " ")
     )
-
-
-def _syntax_problem(file: str, error: MarkedYAMLError) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    # ruamel quotes names that it found; they may be a secret that merely looks like an alias or a tag (B42).
-    reason = re.sub(r"""(['"])(?!<)[^'"]{3,}\1""", "…", str(error.problem or "not valid YAML"))
-    return Problem(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {reason}")
 
 
 class _Reader:
@@ -255,12 +258,14 @@ class _Reader:
                     return None
                 case "bool":
                     return bool(self._yaml.constructor.construct_yaml_bool(node))
+                case "int" if _ODD_NUMBER.fullmatch(node.value):
+                    return self._interpolated(node.value, path)  # no size or count is meant by 0x10 or 010
                 case "int":
                     return int(self._yaml.constructor.construct_yaml_int(node))
                 case "float":
                     return float(self._yaml.constructor.construct_yaml_float(node))
         except (ValueError, KeyError, YAMLError):
-            self._document.report(path, f"this is no {kind}")
+            self._document.report(path, "this is no number" if kind != "bool" else "expected true or false")
             return UNREADABLE
         self._document.report(path, "a YAML tag (!…) means nothing here")
         return UNREADABLE

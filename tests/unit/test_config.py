@@ -105,6 +105,12 @@ def test_python_code_may_use_numbers_and_models() -> None:
         )
 
 
+def test_a_huge_file_is_refused_before_it_is_read_whole() -> None:
+    """A device that never ends is no configuration, and must not be read for ever."""
+    with pytest.raises(ConfigError, match="/dev/zero: the file is larger than 1 MiB"):
+        load_file("/dev/zero")
+
+
 def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
     """A path that is wrong fails the start, not the first call (B49)."""
     (tmp_path / "ca.pem").touch()

@@ -144,7 +144,6 @@ def test_a_duplicate_key_is_a_problem(yaml: str, place: str) -> None:
     [
         ("a: off", "off"),
         ("a: 2026-07-28", "2026-07-28"),
-        ("a: 0x1F", 31),
         ("a: 1e3", 1000.0),
         ("a: true", True),
         ("a:", None),
@@ -229,6 +228,61 @@ def test_a_syntax_error_does_not_repeat_the_text(yaml: str) -> None:
         said = str(error)
     assert said
     assert "ghp_secret" not in said
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        ("a: {bearer: ${TOK}}", "f.yaml:1: not valid YAML: `{` opened at 1:4 is not closed; put ${…} in"),
+        ("a: [x,\n  ${TOK}]", "f.yaml:2: not valid YAML: `[` opened at 1:4 is not closed; put ${…} in"),
+        ("a: {b: 1\nc: 2", "f.yaml:2: not valid YAML: `{` opened at 1:4 is not closed before column 2"),
+        ("a: {b: c: d}", '1: not valid YAML: `{` opened at 1:4 is not closed; text that holds ": " needs'),
+        ("a: 1\nb: *nope", "2: not valid YAML: at column 4: an alias (*…) whose anchor (&…) stands nowhere"),
+        ("a: b: c", "f.yaml:1: not valid YAML: at column 5: a value has no second `:`"),
+        ("a:\n\tb: 1", "f.yaml:2: not valid YAML: a tab cannot indent"),
+        ("a: @b", "f.yaml:1: not valid YAML: at column 4: text that begins with @ needs quotes"),
+        ('a: "b\nc: d\n', "f.yaml:1: not valid YAML: the quote that opens at column 4 is not closed"),
+        ("a: 'it's'", "f.yaml:1: not valid YAML: at column 8: text behind a value that has ended"),
+        ("a:\n  b: 1\n c: 2", "f.yaml:3: not valid YAML: this line is indented unlike what began on line 1"),
+        ("a: 1\nb\nc: 2", "f.yaml:2: not valid YAML: expected `key: value`"),
+        ('a: "\\q"', "at column 6: in double quotes \\ begins an escape"),
+        ("a: }", "f.yaml:1: not valid YAML: at column 4: expected a value before this sign"),
+        ("a: 1\n---\nb: 2", "f.yaml:2: not valid YAML: at column 1: a second document (---) begins"),
+        ("a: !x!y z", "f.yaml:1: not valid YAML: at column 4: text that begins with ! needs quotes"),
+        ("a: *", "text that begins with * or & needs quotes"),
+        ("a: | x", "text that begins with | or > needs quotes"),
+    ],
+)
+def test_a_syntax_error_is_said_in_plain_words(yaml: str, said: str) -> None:
+    """With line and column, and what would mend it: the parser's own words mean nothing to an operator."""
+    with pytest.raises(ConfigError) as caught:
+        load(yaml)
+    assert said in str(caught.value)
+
+
+@given(st.lists(st.sampled_from("ab \n\t:-?#&*!|>'\"%@`{}[],$\\."), max_size=24).map("".join))
+def test_any_text_is_data_or_one_problem(yaml: str) -> None:
+    """Whatever an operator's slip turns a file into, it is no traceback, and never without a reason."""
+    said = ""
+    try:
+        load(yaml)
+    except ConfigError as error:
+        said = str(error)
+    assert "this is not YAML" not in said
+
+
+@pytest.mark.parametrize("letter", ["a", "é"])
+def test_a_file_that_is_too_large_is_not_parsed(letter: str) -> None:
+    """Parsing takes a minute for every few megabytes; the limit is in bytes."""
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        load("#" + letter * (2**20 // len(letter.encode())))
+
+
+@pytest.mark.parametrize("number", ["0x10", "0o17", "010", "1_000", "0b1"])
+def test_only_decimal_numbers_are_numbers(number: str) -> None:
+    """Anything else stays the text it is: no size is meant by it, a token may be."""
+    assert load(f"a: {number}").data == {"a": number}
+    assert load("a: [0, -1, 42]").data == {"a": [0, -1, 42]}
 
 
 @given(JSON)
