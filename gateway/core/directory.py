@@ -149,6 +149,10 @@ class Directory:
         await self._catalogue.part(target.upstream, method, caller)
         return await self.find(method, exposed, caller)
 
+    def listed(self, method: str, exposed: str, caller: Caller) -> Target | None:
+        """Return whose name this is by what was last listed; asks nobody."""
+        return self._resolve(method, exposed, caller)
+
     def _resolve(self, method: str, exposed: str, caller: Caller) -> Target | None:
         listings = self.known(method, caller)
         names = self._federation.merged(method, listings).names
@@ -179,24 +183,31 @@ class Directory:
 
     async def owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose URI this is and how its upstream spells it, None when nobody could own it (F-11)."""
-        table = await self._uris(uri, caller)
+        await self._read_lists(uri, self._offering(), caller)
+        return self.known_owner(uri, caller)
+
+    def known_owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
+        """Return the same by what was last listed and shown; asks nobody."""
+        table = self._known_uris(caller)
         seen = self._seen.get((caller.principal.partition, uri)) or self._seen.get((PUBLIC, uri))
         return table.resolve(uri, seen=None if seen is None else {uri: seen})
 
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose template, or URI, this is (F-34)."""
-        return (await self._uris(template, caller)).resolve_template(template)
+        await self._read_lists(template, self._offering(), caller)
+        return self._known_uris(caller).resolve_template(template)
 
     def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         """Remember whose result showed this caller a URI that carries no prefix (F-11)."""
         self._seen[partition, uri] = upstream
 
-    async def _uris(self, uri: str, caller: Caller) -> UriTable:
+    def _offering(self) -> list[UpstreamName]:
         row = METHODS["resources/read"]
-        offering = [name for name in self._federation.namespaces if self.may_offer(name, row)]
-        await self._read_lists(uri, offering, caller)
+        return [name for name in self._federation.namespaces if self.may_offer(name, row)]
+
+    def _known_uris(self, caller: Caller) -> UriTable:
         resources, templates = (
-            {name: self._catalogue.known(name, method, caller) or NOTHING for name in offering}
+            {name: self._catalogue.known(name, method, caller) or NOTHING for name in self._offering()}
             for method in _RESOURCE_LISTS
         )
         return self._federation.uris(resources, templates)
