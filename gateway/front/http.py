@@ -50,7 +50,7 @@ _LINGER = 5.0  # how long an unread body is read and thrown away so that the ref
 _UNSENT = 131_072
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _TICKS = 4  # looks at every open request per shortest deadline
-_LONGEST_TICK = 1.0
+_LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
 
 _TOO_LARGE = "Request Header Fields Too Large: the setting `limits.header` allows more"
 _WORDS_BY_STATUS = {406: "accept", 413: "body_size", 415: "content_type", 431: "header_size"}

@@ -19,10 +19,13 @@ from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
 from gateway.protocol.jsonrpc import Json
 from gateway.protocol.sse import KEEP_ALIVE, format_event
-from gateway.support.metrics import Metrics
+from gateway.support.metrics import OTHER, Metrics
 
 _JOIN_BELOW = 65_536
 """A body below it goes out in one write with its head; above it a copy costs more than a second write."""
+
+_MAY_BE_DEAF = 0.25
+"""Seconds of work on an answer while what the client sent ahead hides whether it is still there."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _STREAM_HEAD = (
@@ -81,6 +84,7 @@ class Responder:
     """
 
     __slots__ = (
+        "_began_at",
         "_flushed",
         "_metrics",
         "_moved_at",
@@ -107,6 +111,7 @@ class Responder:
         self._flushed = 0
         self._moved_at = now
         self._spoke_at = now
+        self._began_at = now
         self.id: bytes | None = None
         self.closing = False
         self.extra_head = b""
@@ -128,7 +133,7 @@ class Responder:
         """Note that an answer to this id is owed, and keep the client waiting for it from now on."""
         self.id = id
         self._state = "answering"
-        self._spoke_at = time.monotonic()
+        self._spoke_at = self._began_at = time.monotonic()
 
     async def emit(self, notice: Notice) -> None:
         """Send a notification ahead of the answer; after the answer it is dropped (S-19, E-33)."""
@@ -185,10 +190,14 @@ class Responder:
     def beat(self, now: float, *, keep_alive: float, stalled: float) -> None:
         """Cut a client that takes nothing any more, and keep a quiet one waiting with a comment (S-22).
 
-        Called about once a second for every open request, which is cheaper than a timer for each.
+        Called about twice a second for every open request, which is cheaper than a timer for each.
         """
         transport = self._request.transport
         if transport is None or transport.is_closing():
+            return
+        if self._is_deaf(transport, now):
+            self._metrics.rejected(OTHER, "ahead")
+            self.abort()
             return
         waiting = transport.get_write_buffer_size()
         if waiting:
@@ -197,6 +206,16 @@ class Responder:
         self._moved_at = now
         if self._state == "answering" and now - self._spoke_at >= keep_alive:
             self._send_frame(KEEP_ALIVE)
+
+    def _is_deaf(self, transport: asyncio.Transport, now: float) -> bool:
+        """Whether the client sent so much behind its request that its leaving could not be seen (S-21).
+
+        Reading is paused then, and the end of the connection stands behind what is not read. While the body
+        of the request itself is read a pause means nothing: it is how a fast sender is slowed down.
+        """
+        if transport.is_reading() or self._state != "answering":
+            return False
+        return now - self._began_at >= _MAY_BE_DEAF
 
     def _cut_if_stalled(self, waiting: int, now: float, stalled: float) -> None:
         flushed = self._written - waiting

@@ -46,6 +46,7 @@ REJECTIONS = frozenset(
         "header_size",
         "body_size",
         "body_slow",
+        "ahead",
         "malformed",
         "envelope",
         "header_mismatch",

@@ -1,0 +1,83 @@
+"""What a connection may do before, between and behind its requests, and how one that is gone is noticed."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gateway.protocol.call import Answer, Call, Emit, Principal
+from tests.support.front import Answers, Client, answer, body, post, serving
+
+OFTEN = {"stalled_listener": 0.2}  # how often the front looks follows from the shortest limit
+CALL = post("tools/call", params={"name": "t"})
+
+
+async def _hang(call: Call, principal: Principal, emit: Emit) -> Answer:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def _drop(client: Client) -> None:
+    client.abort()
+
+
+def _close(client: Client) -> None:
+    client.writer.close()
+
+
+@pytest.mark.parametrize("leave", [_drop, _close])
+@pytest.mark.parametrize(
+    "behind",
+    [CALL * 1000, CALL * 20_000, post(content=b" " * 2_000_000)[:-1]],
+    ids=["requests", "many requests", "half a body"],
+)
+async def test_a_client_that_sent_much_ahead_is_seen_leaving(
+    behind: bytes, leave: Callable[[Client], None]
+) -> None:
+    """S-21, B21: long before a keep-alive is due, though its end stands behind what is not read."""
+    pipeline = Answers(_hang)
+    async with serving(pipeline, limits=OFTEN) as gateway, gateway.connect() as client:
+        client.send(CALL)
+        await pipeline.started.wait()
+        client.send(behind)
+        leave(client)
+        async with asyncio.timeout(5):
+            await pipeline.cancelled.wait()
+            await gateway.until_idle()
+
+
+async def test_a_client_that_sends_much_ahead_of_a_long_call_is_cut_off() -> None:
+    """Whether it is still there cannot be told; what stood behind becomes no call, and that is counted."""
+    pipeline = Answers(_hang)
+    async with serving(pipeline, limits=OFTEN) as gateway, gateway.connect() as client, asyncio.timeout(5):
+        client.send(CALL * 1000)
+        await pipeline.cancelled.wait()
+        assert await client.hung_up()
+        assert len(pipeline.calls) == 1
+        assert await gateway.counted('rejected_total{endpoint="other",reason="ahead"} 1')
+
+
+async def test_quick_requests_may_be_sent_far_ahead() -> None:
+    """Two hundred in one go are all answered."""
+    async with serving(Answers()) as gateway, gateway.connect() as client, asyncio.timeout(10):
+        client.send(b"".join(post(id=number) for number in range(200)))
+        assert [(await client.reply()).json["id"] for _ in range(200)] == list(range(200))
+
+
+async def test_a_large_body_and_a_few_requests_behind_it_may_take_their_time() -> None:
+    """Reading pauses while the body is read, and goes on behind it."""
+    go = asyncio.Event()
+
+    async def wait(call: Call, principal: Principal, emit: Emit) -> Answer:
+        await go.wait()
+        return answer()
+
+    content = body("tools/call", {"name": "t", "arguments": {"x": "y" * 8_000_000}})
+    pipeline = Answers(wait)
+    limits = {**OFTEN, "keep_alive": 0.6}
+    async with serving(pipeline, limits=limits) as gateway, gateway.connect() as client, asyncio.timeout(10):
+        client.send(post("tools/call", content, mcp_name="t") + post(id=2) * 8)
+        assert (await client.head()).header("content-type") == "text/event-stream"  # it waited that long
+        go.set()
+        assert b'"result"' in b"".join([chunk async for chunk in client.chunks()])
+        assert [(await client.reply()).json["id"] for _ in range(8)] == [2] * 8
