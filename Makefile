@@ -45,6 +45,7 @@ clean:
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Installing into $(VENV) (about a minute, once)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "The module venv is needed (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@touch $@

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from deploy.demo.tour import tour
 
@@ -21,65 +21,87 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
 STOP_SECONDS = 15
 
+# Whatever proxy the environment names, loopback is reached directly.
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 @dataclass
 class Child:
-    """One process of the demo and how to tell that it is ready."""
+    """One process of the demo and its ports by option.
+
+    It announces itself once the ports are its own; what answers there before may be somebody else. `ready`
+    says what is to be waited for after that.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
-    ready: Callable[[], bool]
+    ports: dict[str, int]
+    ready: Callable[[], bool] = lambda: True
+    announced: threading.Event = field(default_factory=threading.Event)
 
 
 class Failed(Exception):
     """The demo cannot go on; the message says why."""
 
 
-def listening(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1) as response:
+        with direct.open(url, timeout=1) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 
 def check_free(ports: dict[str, int]) -> None:
-    """Raise Failed when a port is taken, before anything is started."""
+    """Raise Failed when a port is taken."""
     for option, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
+                other = port + 1000 if port + 1000 < 65536 else port - 1000
                 raise Failed(
                     f"port {port} cannot be used ({error.strerror}); stop what listens there, "
-                    f'or choose another: make demo ARGS="--{option} {port + 1000}"'
+                    f'or choose another: make demo ARGS="--{option} {other}"'
                 ) from None
 
 
-def start(name: str, ready: Callable[[], bool], *command: str, env: dict[str, str] | None = None) -> Child:
+def start(
+    name: str,
+    ports: dict[str, int],
+    *command: str,
+    ready: Callable[[], bool] = lambda: True,
+    env: dict[str, str] | None = None,
+) -> Child:
     # A session of its own: Ctrl-C reaches only the launcher, which stops the children in order.
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=ROOT,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    return Child(name, process, ready)
+    child = Child(name, process, ports, ready)
+    assert process.stdout is not None
+    threading.Thread(target=listen_to, args=(process.stdout, child.announced), daemon=True).start()
+    return child
+
+
+def listen_to(output: IO[bytes], announced: threading.Event) -> None:
+    """Take a child's first line for its announcement, and pass on what else it prints."""
+    with output:
+        for line in output:
+            if announced.is_set():
+                print(line.decode(errors="replace"), end="", flush=True)
+            announced.set()
 
 
 def check_alive(child: Child) -> None:
     code = child.process.poll()
     if code is not None:
+        check_free(child.ports)  # somebody else was quicker: that is the better reason
         raise Failed(f"{child.name} ended with exit code {code}")
 
 
@@ -88,7 +110,7 @@ def wait_ready(child: Child, stop: threading.Event) -> None:
     give_up = time.monotonic() + START_SECONDS
     while not stop.is_set():
         check_alive(child)
-        if child.ready():
+        if child.announced.is_set() and child.ready():
             print(f"  {child.name} is ready", flush=True)
             return
         if time.monotonic() > give_up:
@@ -114,24 +136,38 @@ def stop_all(children: list[Child]) -> None:
             child.process.wait()
 
 
+def start_server(name: str, port: int) -> Child:
+    label = f"the MCP server {name} at http://127.0.0.1:{port}/mcp"
+    return start(label, {f"{name}-port": port}, f"deploy.demo.{name}", "--port", str(port))
+
+
+def start_gateway(ports: dict[str, int], endpoint: str, admin: str) -> Child:
+    variables = {f"DEMO_{option.upper().replace('-', '_')}": str(port) for option, port in ports.items()}
+    return start(
+        f"the gateway at {endpoint}",
+        {option: ports[option] for option in ("port", "admin-port")},
+        *("gateway", "serve", "--json", "--config", str(ROOT / "config" / "demo.yaml")),
+        ready=partial(answers, f"{admin}/readyz"),
+        env=variables,
+    )
+
+
 def run(ports: dict[str, int], stop: threading.Event) -> None:
     endpoint, admin = f"http://127.0.0.1:{ports['port']}/mcp", f"http://127.0.0.1:{ports['admin-port']}"
     check_free(ports)
+    starts = [
+        partial(start_server, "notes", ports["notes-port"]),
+        partial(start_server, "clock", ports["clock-port"]),
+        partial(start_gateway, ports, endpoint, admin),
+    ]
     children: list[Child] = []
     print("Starting two MCP servers and the gateway", flush=True)
     try:
-        for name in ("notes", "clock"):
-            port = ports[f"{name}-port"]
-            label = f"the MCP server {name} at http://127.0.0.1:{port}/mcp"
-            module = f"deploy.demo.{name}"
-            children.append(start(label, partial(listening, port), module, "--port", str(port)))
-        for child in children:
-            wait_ready(child, stop)
-        variables = {f"DEMO_{option.upper().replace('-', '_')}": str(port) for option, port in ports.items()}
-        serve = ("gateway", "serve", "--config", str(ROOT / "config" / "demo.yaml"))
-        ready = partial(answers, f"{admin}/readyz")
-        children.append(start(f"the gateway at {endpoint}", ready, *serve, env=variables))
-        wait_ready(children[-1], stop)
+        # One after the other: of two demos started at once, the one that has the first port has them all.
+        for start_next in starts:
+            if not stop.is_set():
+                children.append(start_next())
+                wait_ready(children[-1], stop)
         if not stop.is_set():
             print(f"\n# Try in a second terminal:\n\n{tour(endpoint, admin)}\n", flush=True)
             print("# Ctrl-C stops the demo.\n", flush=True)
@@ -141,13 +177,30 @@ def run(ports: dict[str, int], stop: threading.Event) -> None:
         stop_all(children)
 
 
-def main() -> int:
+def port_number(text: str) -> int:
+    """Return the port that an option names; raises ArgumentTypeError, which argparse prints."""
+    if not (text.isdecimal() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text} is no port; choose a number from 1 to 65535")
+    return int(text)
+
+
+def read_ports() -> dict[str, int]:
+    """Return the port of every option; ends the program with 2 where they cannot be right."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--port", type=int, default=8080, help="of the gateway's endpoint")
-    parser.add_argument("--admin-port", type=int, default=9090, help="of health, status and metrics")
-    parser.add_argument("--notes-port", type=int, default=9101)
-    parser.add_argument("--clock-port", type=int, default=9102)
+    parser.add_argument("--port", type=port_number, default=8080, help="of the gateway's endpoint")
+    parser.add_argument("--admin-port", type=port_number, default=9090, help="of health, status and metrics")
+    parser.add_argument("--notes-port", type=port_number, default=9101)
+    parser.add_argument("--clock-port", type=port_number, default=9102)
     ports = {name.replace("_", "-"): port for name, port in vars(parser.parse_args()).items()}
+    owners: dict[int, str] = {}
+    for option, port in ports.items():
+        if owners.setdefault(port, option) != option:
+            parser.error(f"--{owners[port]} and --{option} are both {port}; each needs a port of its own")
+    return ports
+
+
+def main() -> int:
+    ports = read_ports()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -23,6 +23,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 from deploy.demo.resource_hints import resource_hints
+from deploy.demo.serving import serve
 
 ZONES = sorted(available_timezones())
 READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
@@ -213,7 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=9102)
     options = parser.parse_args()
-    build().run("streamable-http", port=options.port)
+    serve(build(), options.port)
 
 
 if __name__ == "__main__":

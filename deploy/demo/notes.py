@@ -23,6 +23,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 from deploy.demo.resource_hints import resource_hints
+from deploy.demo.serving import serve
 
 GUIDE = """\
 # The notebook
@@ -211,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=9101)
     options = parser.parse_args()
-    build(sample()).run("streamable-http", port=options.port)
+    serve(build(sample()), options.port)
 
 
 if __name__ == "__main__":

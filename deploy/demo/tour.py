@@ -4,6 +4,8 @@ import json
 import shlex
 
 VERSION = "2026-07-28"
+# A proxy that the environment names leads away from loopback.
+CURL = "curl --noproxy '*'"
 META = {
     "io.modelcontextprotocol/protocolVersion": VERSION,
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -35,7 +37,7 @@ def request(
         "method": method,
         "params": {**(params or {}), "_meta": {**META, **(meta or {})}},
     }
-    lines = [f"curl {flags} {endpoint}"]
+    lines = [f"{CURL} {flags} {endpoint}"]
     lines += [" ".join(f"-H {shlex.quote(header)}" for header in line) for line in headers]
     lines.append(f"-d {shlex.quote(json.dumps(body, separators=(',', ':'), ensure_ascii=False))}")
     return " \\\n  ".join(lines)
@@ -81,7 +83,7 @@ def tour(endpoint: str, admin: str) -> str:
             "A list that changes: start a timer, and within 5 s there is a tool to stop it",
             call("clock__start_timer", {"name": "tea", "minutes": 3}),
         ),
-        ("What the gateway did", f"curl -sS {admin}/metrics | grep '^mcp_gateway_cache_lookup'"),
-        ("How the upstreams are", f"curl -sS {admin}/status.json"),
+        ("What the gateway did", f"{CURL} -sS {admin}/metrics | grep '^mcp_gateway_cache_lookup'"),
+        ("How the upstreams are", f"{CURL} -sS {admin}/status.json"),
     ]
     return "\n\n".join(f"# {number}. {title}\n{command}" for number, (title, command) in enumerate(steps, 1))

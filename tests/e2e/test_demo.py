@@ -2,20 +2,31 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import threading
 import time
+import zoneinfo
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from mcp import Client
 
-from tests.support.processes import Program, free_port, start
+from deploy.demo.__main__ import Failed, start_server, stop_all, wait_ready
+from tests.support.processes import ROOT, Program, free_port, start, wait_for
 
 pytestmark = pytest.mark.timeout(60)
+
+OPTIONS = ("--port", "--admin-port", "--notes-port", "--clock-port")
+# Nothing answers at the discard port: whoever goes through this proxy fails.
+DEAD_PROXY = {name: "http://127.0.0.1:9" for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")}
+BEHIND_A_PROXY = {**DEAD_PROXY, "no_proxy": "", "NO_PROXY": ""}
 
 
 @dataclass
@@ -28,13 +39,17 @@ class Demo:
     ports: list[int]
 
 
+def launch(ports: list[int], **options: int | None) -> Program:
+    """Start the launcher on these ports, where the environment names a proxy that leads nowhere."""
+    arguments = [text for pair in zip(OPTIONS, map(str, ports), strict=True) for text in pair]
+    return start("deploy.demo", *arguments, env=BEHIND_A_PROXY, **options)
+
+
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """Start the launcher on free ports and read what it prints until it says how to stop."""
     ports = [free_port() for _ in range(4)]
-    options = ["--port", "--admin-port", "--notes-port", "--clock-port"]
-    arguments = [text for pair in zip(options, map(str, ports), strict=True) for text in pair]
-    program = start("deploy.demo", *arguments, stdout=subprocess.PIPE)
+    program = launch(ports, stdout=subprocess.PIPE)
     assert program.process.stdout is not None
     try:
         lines = []
@@ -51,9 +66,14 @@ def demo() -> Iterator[Demo]:
 
 
 def run_script(script: str) -> str:
-    """Run what was printed as a person would paste it."""
+    """Run what was printed as a person would paste it, behind a proxy too."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=40, check=False
+        ["bash", "-euo", "pipefail", "-c", script],
+        env={**os.environ, **BEHIND_A_PROXY},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -95,6 +115,75 @@ def test_a_second_demo_says_which_port_is_taken_and_what_to_do(demo: Demo) -> No
         assert "make demo ARGS=" in second.written()
     finally:
         second.close()
+
+
+def test_of_two_demos_started_at_once_one_runs() -> None:
+    """The other one ends with the port it missed, and leaves the first alone."""
+    ports = [free_port() for _ in range(4)]
+    rivals = [launch(ports), launch(ports)]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            ends = {pool.submit(rival.wait, 40): rival for rival in rivals}
+            ended, running = wait(ends, return_when=FIRST_COMPLETED)
+            assert len(ended) == len(running) == 1
+            loser, winner = ends[ended.pop()], ends[running.pop()]
+            assert loser.wait(0) == 1
+            assert re.search(rf"port ({'|'.join(map(str, ports))}) cannot be used", loser.written())
+            wait_for(f"http://127.0.0.1:{ports[1]}/readyz", winner, timeout=30)
+            winner.process.send_signal(signal.SIGINT)
+        assert winner.wait(15) == 0
+    finally:
+        for rival in rivals:
+            rival.close()
+
+
+def test_what_answers_at_a_port_is_not_taken_for_the_demos_own_server() -> None:
+    """A port that was free when it was checked and is somebody else's now."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        child = start_server("notes", port)
+        try:
+            with pytest.raises(Failed, match=f"port {port} cannot be used"):
+                wait_ready(child, threading.Event())
+        finally:
+            stop_all([child])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--port 99999", "--port: 99999 is no port; choose a number from 1 to 65535"),
+        ("--clock-port 0", "--clock-port: 0 is no port"),
+        ("--notes-port http", "--notes-port: http is no port"),
+        ("--port 9090", "--port and --admin-port are both 9090; each needs a port of its own"),
+    ],
+)
+def test_ports_that_cannot_be_are_refused_before_anything_starts(arguments: str, complaint: str) -> None:
+    """Wrong usage is 2, with a sentence in place of a traceback."""
+    program = start("deploy.demo", *arguments.split())
+    try:
+        assert program.wait(10) == 2
+        assert complaint in program.written()
+        assert "Starting" not in program.written()
+    finally:
+        program.close()
+
+
+def test_the_first_installation_says_that_it_takes_a_while(tmp_path: Path) -> None:
+    """Once: the second time there is nothing to install. `true` stands in for Python."""
+    command = ["make", f"{tmp_path}/.python", f"VENV={tmp_path}", "PYTHON=true"]
+    told = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert told[0].stdout == f"Installing into {tmp_path} (about a minute, once)\n"
+    assert "Installing" not in told[1].stdout
+
+
+def test_the_clock_knows_its_zones_on_a_system_without_zone_files() -> None:
+    """Slim images have none; the demo brings its own."""
+    zoneinfo.reset_tzpath(to=[])
+    try:
+        assert "Europe/Berlin" in zoneinfo.available_timezones()
+    finally:
+        zoneinfo.reset_tzpath()
 
 
 def test_the_printed_bodies_are_json(demo: Demo) -> None:
