@@ -371,7 +371,10 @@ def _completion_changes(raw: Json | None, namespace: UriSpace) -> dict[str, Piec
     values = items(completion["values"])
     if len(values) > MAX_COMPLETIONS:
         shown = array(values[:MAX_COMPLETIONS])
-        return {"completion": [join({**completion, "values": shown, "hasMore": b"true"})]}
+        kept = {
+            key: raw for key, raw in completion.items() if not (key in _COMPLETION.optional and is_null(raw))
+        }
+        return {"completion": [join({**kept, "values": shown, "hasMore": b"true"})]}
     pieces = _revised_members(completion, _COMPLETION, namespace)
     return {} if pieces is None else {"completion": pieces}
 

@@ -392,6 +392,14 @@ class TestPayloads:
         )
         assert (len(sent["values"]), sent["total"], sent["hasMore"]) == (MAX_COMPLETIONS, 500, True)
 
+    def test_a_completion_that_is_cut_has_no_nulls_either(self) -> None:
+        """E-28 holds for it as for any other; unknown members keep theirs (E-27)."""
+        values = json.dumps([str(number) for number in range(MAX_COMPLETIONS + 1)])
+        body = f'"completion":{{"values":{values},"total":null,"hasMore":null,"x":null}}'
+        sent = json.loads(members("completion/complete", body)["completion"])
+        del sent["values"]
+        assert sent == {"x": None, "hasMore": True}
+
     @pytest.mark.parametrize(
         "result", [b"[]", b"null", b'"x"', b"{", b"", b'{"a":}', b"[" * 100_000, b'{"content":[\xff]}']
     )
