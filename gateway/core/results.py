@@ -188,23 +188,26 @@ def dress_notice(notice: Notice, *, progress_token: Json | None, log_level: str 
     """Return an upstream's notification as the caller of the running request is sent it, None if it is not.
 
     Progress goes to a caller that gave a token, under that token (E-33); log messages to one that asked,
-    from its level up (S-24). Other core notifications have no place here, unknown ones pass (K-07).
+    from its level up (S-24). Other core notifications have no place here, unknown ones pass (K-07). Known
+    optionals of another type than clients know are left out, null among them (E-28).
     """
     params: dict[str, Json] = {key: raw for key, raw in notice.params.items() if key != "_meta"}
-    optional: frozenset[str] = frozenset()
+    optional: Mapping[str, bytes] = _NO_MEMBERS
     match notice.method:
         case "notifications/progress":
             if progress_token is None or not _is_number(params.get("progress")):
                 return None
             params[META_PROGRESS_TOKEN] = progress_token
-            optional = frozenset({"total", "message"})
+            optional = {"total": _NUMBER, "message": _STRING}
         case "notifications/message":
             if "data" not in params or not _loud_enough(params.get("level"), log_level):
                 return None
-            optional = frozenset({"logger"})
+            optional = {"logger": _STRING}
         case method if method in _CORE_NOTIFICATIONS:
             return None
-    sent = {key: raw for key, raw in params.items() if not (key in optional and is_null(raw))}
+    sent = {
+        key: raw for key, raw in params.items() if key not in optional or memoryview(raw)[0] in optional[key]
+    }
     meta = _foreign_meta(notice.params.get("_meta"))
     if meta:
         sent["_meta"] = join(meta)
@@ -310,6 +313,8 @@ _CORE_NOTIFICATIONS = frozenset(
 )
 
 _OBJECT, _ARRAY = b"{["
+_STRING, _NUMBER = b'"', b"-0123456789"
+"""What values of these kinds begin with."""
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -525,7 +530,7 @@ def _loud_enough(level: Json | None, wanted: str | None) -> bool:
 
 
 def _is_number(raw: Json | None) -> bool:
-    return raw is not None and memoryview(raw)[0] in b"-0123456789"
+    return raw is not None and memoryview(raw)[0] in _NUMBER
 
 
 def _is(raw: Json | None, opening: int) -> bool:

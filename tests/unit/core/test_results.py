@@ -619,6 +619,25 @@ class TestNotices:
             "_meta": b'{"com.example/a":null}',
         }
 
+    @pytest.mark.parametrize("wrong", [b"3", b'"x"', b"true", b"{}", b"[]", b"null"])
+    def test_an_optional_of_the_wrong_type_costs_only_itself(self, wrong: bytes) -> None:
+        """A strict client would end the stream over it."""
+        progress = Notice(
+            "notifications/progress", {"progress": b"1", "total": wrong, "message": wrong, "x": wrong}
+        )
+        logged = Notice("notifications/message", {"level": b'"info"', "data": b"1", "logger": wrong})
+        for notice, strings in ((progress, {"message"}), (logged, {"logger"})):
+            sent = dress_notice(notice, progress_token=b"1", log_level="debug")
+            assert sent is not None
+            check_message(None, notification_message(sent.method, sent.params))
+            assert bool(strings & sent.params.keys()) is (wrong == b'"x"')
+            assert ("total" in sent.params) is (wrong == b"3" and notice is progress)
+            assert sent.params.keys() - {META_PROGRESS_TOKEN} >= notice.params.keys() & {
+                "x",
+                "data",
+                "progress",
+            }
+
     @pytest.mark.parametrize("progress", [b"null", b'"1"', b"true", None])
     def test_progress_nobody_could_read_is_dropped(self, progress: bytes | None) -> None:
         """A client that cannot parse a notification may end the stream."""
