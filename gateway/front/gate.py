@@ -60,6 +60,7 @@ class Gate:
         self._browsers = frozenset(_read_origins(settings.cors.origins))
         self._proxies = tuple(ipaddress.ip_network(proxy, strict=False) for proxy in settings.trusted_proxies)
         self.cors = bool(settings.cors.origins)
+        self.looks_at_peers = bool(self._proxies)
         # Remembered answers: nearly every request brings the same few values.
         self._host_fits = lru_cache(_REMEMBERED)(self._judge_host)
         self._origin_fits = lru_cache(_REMEMBERED)(self._judge_origin)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from msgspec.structs import replace
 
 from gateway import config
 from gateway.front import mirror
@@ -49,6 +50,7 @@ _IDLE_CONNECTION = 620.0  # longer than the 600 s of common load balancers, whic
 _LINGER = 5.0  # how long an unread body is read and thrown away so that the refusal arrives
 _UNSENT = 131_072
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
+_REMEMBERED = 512
 _TICKS = 4  # looks at every open request per shortest deadline
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
 
@@ -177,6 +179,7 @@ class _Site:
         self.realm = state.config.identity.name
         self.mirrored = state.config.cache.headers
         self.allow = "POST, OPTIONS" if self.gate.cors else "POST"
+        self._welcome: dict[modern.Head, bytes] = {}
         self._paths = {path.rstrip("/") or "/": path for path in state.pipelines}
         # Both spellings are served; a redirect would lose the body or the scheme (B16).
         self._paths |= {f"{path}/": at for path, at in self._paths.items() if path != "/"}
@@ -185,6 +188,17 @@ class _Site:
         """Return the configured path of the endpoint asked for."""
         found = self._paths.get(request.raw_path)
         return self._paths.get(request.rel_url.raw_path) if found is None else found
+
+    def welcome(self, head: modern.Head) -> bytes | None:
+        """Return the CORS lines for header lines that passed every check they can be put to, once before."""
+        return self._welcome.get(head)
+
+    def remember(self, head: modern.Head, cors_lines: bytes) -> None:
+        if self.gate.looks_at_peers:  # who sent them decides too
+            return
+        if len(self._welcome) >= _REMEMBERED:
+            self._welcome.clear()
+        self._welcome[head] = cors_lines
 
     def not_found(self) -> Outcome:
         names = sorted(self.state.pipelines)
@@ -217,6 +231,7 @@ class HttpFront:
         self._nothing_open = asyncio.Event()
         self._listens: Counter[Partition | None] = Counter()
         self._serving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         where = ", ".join(f"{host}:{port}" for host, port in self._bound) or "not bound"
@@ -234,7 +249,7 @@ class HttpFront:
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen on an address, one more each time; return where exactly (port 0 picks one)."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         limits = self._state().config.limits
         if self._server is None:
             self._server = _Server(self._handle, self._metrics, limits.header)
@@ -302,7 +317,7 @@ class HttpFront:
     # One request
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        responder = Responder(request, self._metrics)
+        responder = Responder(request, self._metrics, asyncio.current_task(self._loop))
         self._open.add(responder)
         try:
             came = await self._came(request, responder)
@@ -372,11 +387,15 @@ class HttpFront:
     ) -> Principal | Outcome:
         """Take a request through S-06, steps 1 to 5; all of it is known before the body is read."""
         headers = request.headers
-        refusal = site.gate.refuse(headers, request.remote)
-        responder.extra_head = site.gate.cors_lines(headers.get(hdrs.ORIGIN))
-        if refusal is not None:
-            error = McpError(INVALID_REQUEST, refusal.message)
-            return _error(403, error, None, refusal.reason)
+        welcome = site.welcome(head)
+        if welcome is not None:
+            responder.extra_head = welcome
+        else:
+            refusal = site.gate.refuse(headers, request.remote)
+            responder.extra_head = site.gate.cors_lines(headers.get(hdrs.ORIGIN))
+            if refusal is not None:
+                error = McpError(INVALID_REQUEST, refusal.message)
+                return _error(403, error, None, refusal.reason)
         if endpoint is None:
             return site.not_found()
         if request.method != "POST":
@@ -387,8 +406,11 @@ class HttpFront:
         principal = identify(headers, site.state.seal)
         if isinstance(principal, Rejection):
             return _authorization(principal)
-        if head.unfit is not None:
-            return outcome(head.unfit)
+        if welcome is None:
+            unfit = _check_content(head, headers)
+            if unfit is not None:
+                return unfit
+            site.remember(head, responder.extra_head)
         return _check_sizes(site, request, responder) or principal
 
     async def _call(
@@ -438,7 +460,7 @@ class HttpFront:
             self._listens[caller] -= 1
             if not self._listens[caller]:
                 del self._listens[caller]
-        return ended._replace(streamed=True)
+        return replace(ended, streamed=True)
 
 
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
@@ -453,11 +475,18 @@ def _authorization(rejection: Rejection) -> Outcome:
     return _error(rejection.status, rejection.error, None, "authorization", rejection.headers)
 
 
-def _check_sizes(site: _Site, request: web.BaseRequest, responder: Responder) -> Outcome | None:
-    """Refuse what is too large by its own word, or coded: a coding would hide its size (B26)."""
-    coding = request.headers.get(hdrs.CONTENT_ENCODING)
+def _check_content(head: modern.Head, headers: Mapping[str, str]) -> Outcome | None:
+    """Refuse a body of the wrong type, or coded: a coding would hide its size (B26)."""
+    if head.unfit is not None:
+        return outcome(head.unfit)
+    coding = headers.get(hdrs.CONTENT_ENCODING)
     if coding is not None and coding.strip().lower() not in ("", "identity"):
         return _plain(415, {"Accept-Encoding": "identity"}, word="encoding")
+    return None
+
+
+def _check_sizes(site: _Site, request: web.BaseRequest, responder: Responder) -> Outcome | None:
+    """Refuse what is too large by its own word."""
     if sum(map(len, chain.from_iterable(request.raw_headers))) > site.limits.header:
         return _plain(431)
     if request.content.is_eof():  # the whole body is here, as it nearly always is

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from aiohttp import web
+from msgspec import Struct
 
 from gateway.front.mirror import NO_STORE
 from gateway.protocol import jsonrpc
@@ -21,8 +22,8 @@ from gateway.protocol.jsonrpc import Json
 from gateway.protocol.sse import KEEP_ALIVE, format_event
 from gateway.support.metrics import OTHER, Metrics
 
-_JOIN_BELOW = 65_536
-"""A body below it goes out in one write with its head; above it a copy costs more than a second write."""
+_JOIN_BELOW = 8192
+"""A piece below it is copied into its neighbours; above it the copy costs more than a write of its own."""
 
 _MAY_BE_DEAF = 0.25
 """Seconds of work on an answer while what the client sent ahead hides whether it is still there."""
@@ -36,7 +37,7 @@ _STREAM_HEAD = (
 )
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True):
     """What a request comes to. `word` names it in logs and metrics."""
 
     status: int
@@ -100,11 +101,14 @@ class Responder:
         "stopped",
     )
 
-    def __init__(self, request: web.BaseRequest, metrics: Metrics) -> None:
+    def __init__(
+        self, request: web.BaseRequest, metrics: Metrics, task: "asyncio.Task[object] | None"
+    ) -> None:
+        """`task` is the one that works on the request."""
         now = time.monotonic()
         self._request = request
         self._metrics = metrics
-        self._task = asyncio.current_task()
+        self._task = task
         self._state: Literal["reading", "answering", "done"] = "reading"
         self._stream: Literal["no", "chunked", "until close"] = "no"
         self._written = 0
@@ -163,6 +167,8 @@ class Responder:
 
     async def _drain(self) -> None:
         """Wait until the client takes more; how long it may take nothing is the pulse's to judge."""
+        if not self._request.protocol.writing_paused:
+            return
         try:
             await self._request.writer.drain()
         except ConnectionError:
@@ -230,12 +236,15 @@ class Responder:
 
     def _send_answer(self, outcome: Outcome) -> None:
         size = sum(map(len, outcome.body))
-        pieces = (self._head(outcome, size), *(outcome.body if self._request.method != "HEAD" else ()))
-        if size < _JOIN_BELOW:
-            self._write(b"".join(pieces))
-            return
-        for piece in pieces:
+        run: list[Json] = [self._head(outcome, size)]
+        for piece in outcome.body if self._request.method != "HEAD" else ():
+            if len(piece) < _JOIN_BELOW:
+                run.append(piece)
+                continue
+            self._write(b"".join(run))
             self._write(memoryview(piece))
+            run.clear()
+        self._write(b"".join(run))
 
     def _head(self, outcome: Outcome, size: int) -> bytes:
         length = b"Content-Length: %d\r\n" % size if outcome.status != 204 else b""

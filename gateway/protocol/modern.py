@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, lru_cache
+from itertools import chain
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from gateway.protocol.call import (
     HOP_META,
@@ -108,17 +109,22 @@ _PARAMS = frozenset(
 _FOLDED_PARAMS = frozenset(name.casefold() for name in _PARAMS)
 _FOLDED_META = frozenset(name.casefold() for name in HOP_META)
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 _QUOTE, _BRACE = b'"{'
 _INTEGER = re.compile(rb"-?[0-9]+")
 _NO_LINES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_NO_PARAMS: Mapping[str, Json] = MappingProxyType({})
 _MEMORABLE = 256
 """The longest header value that is judged once and remembered."""
-_LOOKED_AT = frozenset({b"accept", b"content-type"})
-"""Headers that are judged here, besides Mcp-*."""
+_LOOKED_AT = frozenset(
+    {b"accept", b"content-encoding", b"content-type", b"host", b"origin", b"x-forwarded-host"}
+)
+"""Headers that a request is judged by, here or at the door, besides Mcp-* and its credential."""
 _MEMORABLE_HEAD = 1024
-_HEADS = 512
 _MEMORABLE_META = 2048
-_METAS = 512
+_REMEMBERED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +148,9 @@ Lines: TypeAlias = Mapping[str, tuple[str, ...]]
 """The Mcp-* lines of a request: the name in lower case behind the dash -> its values, one per line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """What a request's header lines come to, as far as this ladder looks at them."""
+    """What a request's header lines come to; lines that are alike where anybody looks are one object."""
 
     unfit: Rejection | None
     """Why the body need not be read (step 4)."""
@@ -164,15 +170,14 @@ def read_head(raw_headers: Sequence[tuple[bytes, bytes]]) -> Head:
 
     Neither credentials nor mirrored arguments are.
     """
-    picked: list[tuple[bytes, bytes]] = []
-    size = 0
-    for pair in raw_headers:
-        name = pair[0].lower()
-        if name[:4] == b"mcp-" or name in _LOOKED_AT:
-            picked.append(pair)
-            size += _MEMORABLE_HEAD if name[4:10] == b"param-" else len(pair[1])
-    judge = _judged if size < _MEMORABLE_HEAD else _judged.__wrapped__
-    return judge(tuple(picked))
+    picked = tuple([pair for pair in raw_headers if _looked_at[pair[0]]])
+    known = _heads.get(picked)
+    if known is not None:
+        return known
+    head = _judged(picked)
+    if not head.params and sum(map(len, chain.from_iterable(picked))) <= _MEMORABLE_HEAD:
+        _remember(_heads, picked, head)
+    return head
 
 
 def accept_headers(raw_headers: Sequence[tuple[bytes, bytes]]) -> Rejection | None:
@@ -273,7 +278,10 @@ def _duplicate(error: DuplicateKey) -> Rejection:
 
 def _id(members: Mapping[str, Json]) -> bytes | None:
     raw = members.get("id")
-    return bytes(raw) if raw is not None and _is_id(raw) else None
+    if raw is None:
+        return None
+    text = bytes(raw)
+    return text if text.isdigit() or _is_id(text) else None
 
 
 def _method(members: Mapping[str, Json], id: bytes | None) -> str:
@@ -307,21 +315,39 @@ def _call(id: bytes, method: str, members: Mapping[str, Json], head: Head) -> Ca
     if head.garbled is not None:
         raise McpError(HEADER_MISMATCH, head.garbled)
     raw_params = members.get("params")
+    text = b"" if raw_params is None or len(raw_params) > _MEMORABLE_META else bytes(raw_params)
+    bare = _bare.get((head, method, text))
+    if bare is not None:
+        return Call(id, method, _NO_PARAMS, bare, head.params)
     params = {} if is_null(raw_params) else _object(raw_params, "params")
     raw_meta = params.pop("_meta", None)
-    known = None if raw_meta is None or len(raw_meta) > _MEMORABLE_META else _metas.get(bytes(raw_meta))
-    if known is not None:
-        _check_agreement(method, known.version, params, head.lines)
+    meta = None if raw_meta is None or len(raw_meta) > _MEMORABLE_META else _metas.get(bytes(raw_meta))
+    if meta is not None:
+        _check_agreement(method, meta.version, params, head.lines)
     else:
-        known = _read_meta(method, params, raw_meta, head.lines)
+        meta = _read_meta(method, params, raw_meta, head.lines)
     _check_params(method, params)
     _drop_look_alikes(params)
-    return Call(id, method, params, known, head.params)
+    if text and not params and _says_nothing_else(meta):
+        _remember(_bare, (head, method, text), meta)
+    return Call(id, method, params, meta, head.params)
 
 
 _metas: dict[bytes, RequestMeta] = {}
 """What `_meta` came to: most clients write the same one in every request. Only accepted ones are here, and
 none that says more than who the client is."""
+_bare: dict[tuple[Head, str, bytes], RequestMeta] = {}
+"""Accepted requests whose params are that `_meta` and nothing else: what clients list with."""
+
+
+def _says_nothing_else(meta: RequestMeta) -> bool:
+    return not meta.vendor and meta.progress_token is None
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 def _read_meta(method: str, params: Mapping[str, Json], raw: Json | None, lines: Lines) -> RequestMeta:
@@ -335,10 +361,8 @@ def _read_meta(method: str, params: Mapping[str, Json], raw: Json | None, lines:
     if version not in SERVED_VERSIONS:
         raise _unsupported(version)
     read = _request_meta(version, meta)
-    if raw is not None and len(raw) <= _MEMORABLE_META and not read.vendor and read.progress_token is None:
-        if len(_metas) >= _METAS:
-            _metas.clear()
-        _metas[bytes(raw)] = read
+    if raw is not None and len(raw) <= _MEMORABLE_META and _says_nothing_else(read):
+        _remember(_metas, bytes(raw), read)
     return read
 
 
@@ -498,7 +522,21 @@ def _brief(text: str) -> str:
 # Header lines
 
 
-@lru_cache(maxsize=_HEADS)
+class _LookedAt(dict[bytes, bool]):
+    """Whether a header of this name, in any case, is looked at here or at the door."""
+
+    def __missing__(self, name: bytes) -> bool:
+        lower = name.lower()
+        looked_at = lower.startswith(b"mcp-") or lower in _LOOKED_AT
+        if len(name) <= _MEMORABLE:
+            _remember(self, name, looked_at)
+        return looked_at
+
+
+_looked_at = _LookedAt()
+_heads: dict[tuple[tuple[bytes, bytes], ...], Head] = {}
+
+
 def _judged(raw_headers: tuple[tuple[bytes, bytes], ...]) -> Head:
     posted: list[bytes] = []
     wanted: list[bytes] = []
@@ -509,7 +547,7 @@ def _judged(raw_headers: tuple[tuple[bytes, bytes], ...]) -> Head:
                 posted.append(line)
             case b"accept":
                 wanted.append(line)
-            case mcp:
+            case mcp if mcp.startswith(b"mcp-"):
                 key = mcp[4:].decode("latin-1").lower()
                 lines[key] = (*lines.get(key, ()), line.decode("latin-1").strip(" \t"))
     params = {key[6:]: values for key, values in lines.items() if key.startswith("param-")}
