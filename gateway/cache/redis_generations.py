@@ -43,7 +43,7 @@ local function begin()
 end
 """
 
-_SYNC = Script(
+SYNC = Script(
     "sync",
     _PRELUDE
     + f"""
@@ -56,7 +56,7 @@ _SYNC = Script(
 )
 """The count now. A count below one that is known, or another run of the server, means that data was lost."""
 
-_ADVANCE = Script(
+ADVANCE = Script(
     "advance",
     _PRELUDE
     + f"""
@@ -136,7 +136,7 @@ class RedisGenerations:
         if not self._bus.hears:
             return False
         session, history = self._bus.session, self._history(upstream)
-        answer = await self._redis.run(_SYNC, [self.key(upstream)], [history.moment])
+        answer = await self._redis.run(SYNC, [self.key(upstream)], [history.moment])
         if answer is None or session != self._bus.session:
             return False
         if self._synced.get(upstream) != session:
@@ -219,7 +219,7 @@ class RedisGenerations:
             self._most_topics,
             *(self.digest(topic) for topic in topics),
         ]
-        answer = await self._redis.run(_ADVANCE, [self.key(upstream)], args, urgent=True)
+        answer = await self._redis.run(ADVANCE, [self.key(upstream)], args, urgent=True)
         if answer is None:
             return None
         count = int(answer[0])

@@ -56,7 +56,7 @@ local function stale(count, topics)
 end
 """
 
-_GET = Script(
+GET = Script(
     "get",
     _PRELUDE
     + """
@@ -68,7 +68,7 @@ _GET = Script(
     return {now, n, left, entry[1], entry[2], entry[3]}
     """,
 )
-_PUT = Script(
+PUT = Script(
     "put",
     _PRELUDE
     + """
@@ -80,7 +80,7 @@ _PUT = Script(
     return {now, n, 1}
     """,
 )
-_DELETE = Script("delete", "return {redis.call('UNLINK', KEYS[1])}")
+DELETE = Script("delete", "return {redis.call('UNLINK', KEYS[1])}")
 
 
 class _Value(msgspec.Struct, array_like=True):
@@ -164,7 +164,7 @@ class RedisStore:
         """Return what lies there and is not stale, as of the count it was compared with."""
         upstream, asked = upstream_of(key), self._clock()
         place = self.place(key)
-        answer = await self._ask(_GET, upstream, place)
+        answer = await self._ask(GET, upstream, place)
         if answer is None or len(answer) < 6:
             return None
         _, count, left, sealed, written, topics = answer
@@ -190,14 +190,14 @@ class RedisStore:
         shown, read = self._times[upstream]
         now = self._clock()
         times = [entry.remaining_ms(now), int(shown + (now - read) * 1000)]
-        answer = await self._ask(_PUT, upstream, place, sealed, written, topics, *times)
+        answer = await self._ask(PUT, upstream, place, sealed, written, topics, *times)
         if answer is None:
             return "unanswered"
         return "kept" if len(answer) > 2 and answer[2] else "stale"
 
     async def delete(self, key: Key) -> bool:
         """Take away what lies there; whether there was something."""
-        answer = await self._redis.run(_DELETE, [self.place(key)], [])
+        answer = await self._redis.run(DELETE, [self.place(key)], [])
         return answer is not None and bool(answer[0])
 
     def place(self, key: Key) -> str:

@@ -36,7 +36,7 @@ _LONGEST_PAUSE = 2.0
 _LASTED = 5.0
 """Seconds after which a link counts as one that held, and its loss as the first."""
 
-_ENROL = Script(
+ENROL = Script(
     "enrol",
     """
     local t = redis.call('TIME')
@@ -50,9 +50,9 @@ _ENROL = Script(
 )
 """Notes until when a replica may be acting on what it remembers."""
 
-_RESIGN = Script("resign", "return {redis.call('ZREM', KEYS[1], ARGV[1])}")
+RESIGN = Script("resign", "return {redis.call('ZREM', KEYS[1], ARGV[1])}")
 
-_ANNOUNCE = Script(
+ANNOUNCE = Script(
     "announce",
     """
     local t = redis.call('TIME')
@@ -63,7 +63,7 @@ _ANNOUNCE = Script(
 )
 """Publishes, and answers who has to confirm it."""
 
-_CONFIRM = Script("confirm", "redis.call('PUBLISH', KEYS[1], ARGV[1]) return {1}")
+CONFIRM = Script("confirm", "redis.call('PUBLISH', KEYS[1], ARGV[1]) return {1}")
 
 
 class Bus(Protocol):
@@ -234,7 +234,7 @@ class RedisBus:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CONNECTING)
         for line in self._lines:
-            await self._redis.run(_RESIGN, [line.members], [self._me])
+            await self._redis.run(RESIGN, [line.members], [self._me])
 
     async def announce(self, topic: str, message: bytes) -> bool:
         self._numbers += 1
@@ -265,7 +265,7 @@ class RedisBus:
         members: set[str] = set()
         for line in self._lines:
             sealed = line.seal.encrypt(_PURPOSE, spelled)
-            found = await self._redis.run(_ANNOUNCE, [line.members], [line.channel, sealed], urgent=True)
+            found = await self._redis.run(ANNOUNCE, [line.members], [line.channel, sealed], urgent=True)
             if found is None:
                 return False
             members.update(member.decode("ascii", "replace") for member in found)
@@ -357,7 +357,7 @@ class RedisBus:
     async def _enrol(self) -> bool:
         lease = str(int(self._lease * 1000) + 1)
         for line in self._lines:
-            if await self._redis.run(_ENROL, [line.members], [self._me, lease], urgent=True) is None:
+            if await self._redis.run(ENROL, [line.members], [self._me, lease], urgent=True) is None:
                 return False
         return True
 
@@ -392,7 +392,7 @@ class RedisBus:
 
     async def _confirm(self, line: _Line, message: _Message) -> None:
         confirmation = line.seal.encrypt(_PURPOSE, _encode(_Message(self._me, message.number, "", b"")))
-        await self._redis.run(_CONFIRM, [self._reply_to(line, message.sender)], [confirmation], urgent=True)
+        await self._redis.run(CONFIRM, [self._reply_to(line, message.sender)], [confirmation], urgent=True)
 
     @staticmethod
     def _reply_to(line: _Line, replica: str) -> str:

@@ -12,19 +12,21 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from redis.asyncio import Redis
+
+from gateway.support.redis import Script
 
 
 class RedisServer:
     """One redis-server process; `folder` holds its socket and its snapshots."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._options = options
         self._process: asyncio.subprocess.Process | None = None
         self.url = f"unix://{folder}/redis.sock"
@@ -33,7 +35,7 @@ class RedisServer:
         """Start it, and return once it answers."""
         self._process = await asyncio.create_subprocess_exec(
             "redis-server",
-            *("--port", "0", "--unixsocket", f"{self._folder}/redis.sock", "--dir", str(self._folder)),
+            *("--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder)),
             *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -66,7 +68,7 @@ class RedisServer:
 
     async def ask(self, *command: Any) -> Any:
         """Return what it answers to one command, on a connection of its own."""
-        client = Redis(unix_socket_path=f"{self._folder}/redis.sock", protocol=2)
+        client = Redis(unix_socket_path=f"{self.folder}/redis.sock", protocol=2)
         try:
             return await client.execute_command(*command)
         finally:
@@ -79,6 +81,85 @@ class RedisServer:
     def _signal(self, number: int) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
+
+
+Step: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class RedisProxy:
+    """Stands between one replica and the server, and runs a test's step once where the test put it."""
+
+    def __init__(self, server: RedisServer, scripts: Sequence[Script], folder: Path) -> None:
+        self._target = f"{server.folder}/redis.sock"
+        self._names = {script.sha.encode(): script.name for script in scripts}
+        self._names |= {script.text.encode(): script.name for script in scripts}
+        self.path = f"{folder}/proxy.sock"
+        self.url = f"unix://{self.path}"
+        self.before: dict[str, Step] = {}
+        self.after: dict[str, Step] = {}
+        self.delivers = asyncio.Event()
+        """Cleared, what others publish is held back."""
+        self.delivers.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass questions and answers on, one after the other; what a subscriber hears, as it comes."""
+        there, thither = await asyncio.open_unix_connection(self._target)
+        listening: asyncio.Task[None] | None = None
+        try:
+            while asked := await reader.read(2**20):
+                if b"SUBSCRIBE" in asked and listening is None:
+                    listening = asyncio.create_task(self._deliver(there, writer))
+                if listening is not None:
+                    thither.write(asked)
+                    continue
+                name = next((name for text, name in self._names.items() if text in asked), "")
+                await _run(self.before, name)
+                thither.write(asked)
+                answer = await there.read(2**20)
+                if not answer.startswith(b"-NOSCRIPT"):
+                    await _run(self.after, name)
+                writer.write(answer)
+        finally:
+            if listening is not None:
+                listening.cancel()
+            thither.close()
+            writer.close()
+
+    async def _deliver(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while heard := await reader.read(2**20):
+            await self.delivers.wait()
+            writer.write(heard)
+        writer.close()
+
+
+async def _run(steps: dict[str, Step], name: str) -> None:
+    if (step := steps.pop(name, None)) is not None:
+        await step()
+
+
+@asynccontextmanager
+async def redis_proxy(server: RedisServer, scripts: Sequence[Script]) -> AsyncIterator[RedisProxy]:
+    """Run a proxy that knows these scripts by their names."""
+    with tempfile.TemporaryDirectory(prefix="redis-proxy-") as folder:
+        proxy = RedisProxy(server, scripts, Path(folder))
+        running = set[asyncio.Task[None]]()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            running.add(task)
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await proxy.serve(reader, writer)
+            running.discard(task)
+
+        listener = await asyncio.start_unix_server(serve, proxy.path)
+        try:
+            yield proxy
+        finally:
+            listener.close()
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 @asynccontextmanager

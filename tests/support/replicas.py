@@ -23,7 +23,7 @@ from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
-from tests.support.redis import RedisServer
+from tests.support.redis import RedisProxy, RedisServer
 from tests.unit.cache.clock import Clock
 
 
@@ -60,12 +60,12 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    server: RedisServer,
+    server: RedisServer | RedisProxy,
     *,
     keys: Sequence[str] = ("a key of the ring",),
     private_in_redis: bool = False,
     largest: int = 4 * 2**20,
-    timeout: float = 0.5,
+    timeout: float = 2.0,
     lease: float = 2.0,
     most_topics: int = 10_000,
     linked: bool = True,
