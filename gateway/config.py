@@ -19,7 +19,15 @@ from pydantic import (
 )
 
 from gateway.settings import mcp_servers
-from gateway.settings.document import MOST_BYTES, TOO_LARGE, ConfigError, Problem, read, show_path
+from gateway.settings.document import (
+    MOST_BYTES,
+    TOO_LARGE,
+    ConfigError,
+    Problem,
+    bare_variables,
+    read,
+    show_path,
+)
 from gateway.settings.document import Path as YamlPath
 from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
@@ -36,6 +44,7 @@ from gateway.settings.values import (
     EndpointPath,
     ExposedName,
     FilePath,
+    Flag,
     FromFile,
     HeaderName,
     HostText,
@@ -54,7 +63,9 @@ from gateway.settings.values import (
     Text,
     UpstreamUrl,
     Wait,
+    is_loopback,
     parse_address,
+    show_duration,
     shown_url,
 )
 
@@ -147,7 +158,7 @@ class CachedCall(Model):
 class UpstreamCache(Model):
     """How far this upstream's own cache hints are followed."""
 
-    share_public: bool = True
+    share_public: Flag = True
     """Share results that the upstream marks `public` among all callers; this trusts its classification."""
     min_ttl: Mapping[CachedMethod, Duration] = {}
     """Method -> a floor under its ttlMs; a result that lives by the floor alone stays private unless `scope`
@@ -213,8 +224,14 @@ class Auth(Model):
     @field_validator("bearer")
     @classmethod
     def _token_alone(cls, token: SecretStr | None) -> SecretStr | None:
-        if token and " " in token.get_secret_value():
+        text = token.get_secret_value() if token else ""
+        if text.lower().startswith("bearer "):
             raise ValueError("expected the token alone, without `Bearer` before it")
+        if " " in text:
+            raise ValueError(
+                "a bearer token holds no spaces: is it whole, and nothing beside it? Another scheme than "
+                "Bearer goes under {headers: {Authorization: …}}"
+            )
         return token
 
 
@@ -233,7 +250,7 @@ class Tls(Model):
     """A PEM file: the certificate's key, when it is not in the same file."""
     server_name: str | None = None
     """The name expected in the upstream's certificate, when it is not the URL's host."""
-    insecure_skip_verify: bool = False
+    insecure_skip_verify: Flag = False
     """Accept any certificate. Anyone on the way can then read and change everything."""
 
     @model_validator(mode="after")
@@ -280,7 +297,7 @@ class Upstream(Model):
     """How an https address is trusted."""
     proxy: ProxyUrl | None = None
     """The HTTP proxy that leads to it."""
-    trust_env: bool = False
+    trust_env: Flag = False
     """Follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY; a loopback address is never proxied."""
 
     @field_validator("era", mode="before")
@@ -320,9 +337,9 @@ class Cache(Model):
     """A ceiling over every ttlMs."""
     stale_if_error: Duration = 0.0
     """How long beyond its ttl a result may stand in while its upstream is down; 0s = not at all."""
-    single_tenant: bool = False
+    single_tenant: Flag = False
     """Callers without a token are one person and share private results."""
-    headers: bool = True
+    headers: Flag = True
     """Say in HTTP headers what the cache did; off = every answer is `no-store` and says nothing more."""
 
 
@@ -439,9 +456,12 @@ class Config(Model):
         return {**data, "upstreams": _long_forms(data["upstreams"])}
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        if found := [f"{show_path(path)}: {message}" for path, message in _conflicts(self.model_dump())]:
-            raise ValueError("; ".join(found))
+    def _parts_fit(self, info: ValidationInfo) -> Self:
+        found = list(_conflicts(self.model_dump()))
+        if not isinstance(info.context, FromFile):  # those of a file are reported at their lines
+            found += _contradictions(self)
+        if found:
+            raise ValueError("; ".join(f"{show_path(path)}: {message}" for path, message in found))
         return self
 
 
@@ -516,9 +536,11 @@ def load(
         explain(error, document, Config, _LATER)
     for path, message in _conflicts({**data, "upstreams": _long_forms(data.get("upstreams"))}):
         document.report(path, message)
+    for path, message in () if config is None else _contradictions(config):
+        document.report(path, message)
     if document.problems or config is None:
         raise ConfigError(sorted(document.problems, key=lambda problem: problem.line))
-    for message in _worth_a_look(config):
+    for message in (*bare_variables(document, env), *_worth_a_look(config)):
         warn(message)
     return config
 
@@ -595,6 +617,21 @@ def _shared_prefixes(
                 yield ("upstreams", name, "prefix"), message
 
 
+def _contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
+    """Yield limits that another limit takes back, defaults included."""
+    for name, upstream in config.upstreams.items():
+        place: YamlPath = ("upstreams", name)
+        if upstream.timeout > upstream.max_timeout:
+            limit = show_duration(upstream.max_timeout)
+            yield (*place, "timeout"), f"expected no more than max_timeout, which is {limit}: raise that too"
+        own = upstream.cache.max_ttl
+        ceiling = config.cache.max_ttl if own is None else min(own, config.cache.max_ttl)
+        for method, floor in upstream.cache.min_ttl.items():
+            if floor > ceiling:
+                message = f"expected no more than max_ttl, which is {show_duration(ceiling)}: raise that too"
+                yield (*place, "cache", "min_ttl", method), message
+
+
 def _worth_a_look(config: Config) -> Iterator[str]:
     for name, upstream in config.upstreams.items():
         place = f"upstreams.{name}"
@@ -602,24 +639,27 @@ def _worth_a_look(config: Config) -> Iterator[str]:
             yield f"{place}.tls.insecure_skip_verify: anyone on the way can read and change all traffic"
         if upstream.tls != Tls() and not upstream.url.lower().startswith("https:"):
             yield f"{place}.tls has no effect: the URL is not https"
+        if upstream.auth.kind != "none" and _in_the_clear(upstream):
+            yield f"{place}.auth: the credential travels unencrypted: the URL is http and leaves this machine"
         yield from (f"{place}.cache.{text}" for text in _bold_rules(upstream.cache))
         if upstream.auth.kind == "forward" and "share_public" not in upstream.cache.model_fields_set:
             yield (
                 f"{place}.cache.share_public: results it marks public are shared among all callers, although "
-                "each presents a token of their own; write true or false to settle it (C-24)"
+                "each presents a token of their own; write share_public: true or false to settle it"
             )
     for index, key in enumerate(config.secrets.keys):
         if len(key.get_secret_value()) < 16:
             yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"
 
 
+def _in_the_clear(upstream: Upstream) -> bool:
+    return upstream.url.lower().startswith("http:") and not is_loopback(upstream.url)
+
+
 def _bold_rules(cache: UpstreamCache) -> Iterator[str]:
     """Yield the rules that share more than the upstream said, or that undo each other (C-24)."""
     if cache.scope == "public" and cache.share_public:
-        yield "scope: what it marks private is shared among all callers as well (C-24)"
-    for method, floor in cache.min_ttl.items():
-        if cache.max_ttl is not None and floor > cache.max_ttl:
-            yield f"min_ttl: {method} cannot be kept longer than max_ttl beside it"
+        yield "scope: what it marks private is shared among all callers as well"
     narrowed = not cache.share_public or cache.scope == "private"
     for tool, call in cache.calls.items():
         if call.scope == "public" and narrowed:

@@ -26,6 +26,7 @@ _TAG = "tag:yaml.org,2002:"
 _CREDENTIALS = frozenset({"auth", "headers", "secrets"})
 _ODD_NUMBER = re.compile(r"[-+]?(?:0[0-9A-Za-z_]+|[0-9]+_[0-9_]*)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BARE = re.compile(r"(?<![^ ])\$([A-Za-z_][A-Za-z0-9_]*)(?![^ ])")
 _VARIABLE = re.compile(
     r"\$\$"
     r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<fallback>:-(?P<default>(?:\$\$|\$(?![{$])|[^$}])*))?\}"
@@ -125,6 +126,18 @@ def show_path(path: Path) -> str:
                 shown = '"…"'  # a URL in the place of a key may hold a credential (B42)
             text += f".{shown}" if text else shown
     return text
+
+
+def bare_variables(document: Document, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield what to say about credentials with a `$NAME` in them, which without braces is no variable.
+
+    A name that is not set may be a part of the secret: it is not repeated (B42).
+    """
+    for path, text in document.sources.items():
+        hit = _BARE.search(text) if _CREDENTIALS.intersection(path) else None
+        if hit:
+            name = hit[1] if hit[1] in env else "NAME"
+            yield f"{show_path(path)}: `${name}` without braces is text; did you mean ${{{name}}}?"
 
 
 def read(text: str, *, file: str, env: Mapping[str, str]) -> Document:

@@ -16,6 +16,8 @@ _WORDS = {
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
     "int_from_float": "expected a whole number",
+    "int_parsing_size": "too large: expected a smaller number",
+    "finite_number": "expected a whole number",
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
     "list_type": "expected a list, such as [a, b]",

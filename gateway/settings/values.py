@@ -24,10 +24,11 @@ class FromFile:
     folder: Path
 
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]{1,300}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 10 * 365 * 86400.0
-_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)")
+_SIZE = re.compile(r"([0-9]{1,300})(B|KiB|MiB|GiB)")
+_LARGEST = 2**50
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
@@ -71,7 +72,9 @@ def parse_duration(value: object, info: ValidationInfo) -> object:
 
 
 def _bounded(seconds: float) -> float:
-    if not 0 <= seconds <= _LONGEST:
+    if seconds > _LONGEST:
+        raise ValueError("too large: expected a duration of at most ten years")
+    if not seconds >= 0:
         raise ValueError("expected a duration between 0 and ten years")
     return seconds
 
@@ -93,10 +96,16 @@ def _not_zero(amount: float) -> float:
 def parse_size(value: object) -> object:
     """Return the bytes that `512B`, `64KiB` or `64MiB` stand for; a plain integer is bytes."""
     if isinstance(value, str) and (hit := _SIZE.fullmatch(value.strip())):
-        return int(hit[1]) * _SIZE_UNITS[hit[2]]
+        return _no_larger(int(hit[1]) * _SIZE_UNITS[hit[2]])
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+        return _no_larger(value)
     raise ValueError("expected a number with a unit: 512B, 64KiB, 64MiB or 1GiB")
+
+
+def _no_larger(size: int) -> int:
+    if size > _LARGEST:
+        raise ValueError("too large: expected a size of at most 1048576GiB")
+    return size
 
 
 def show_size(size: int) -> str:
@@ -111,6 +120,16 @@ def _no_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("expected a whole number")
     return value
+
+
+def _true_or_false(value: object) -> object:
+    """Return a boolean as the file or a variable in it spells one; `yes`, `on` and 1 are something else."""
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "false": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError("expected true or false")
 
 
 def _read_secret(value: object, info: ValidationInfo) -> object:
@@ -160,11 +179,17 @@ def _split_url(value: str) -> SplitResult:
         raise ValueError("a URL holds no spaces and no control characters")
     try:
         url = urlsplit(value)
-        port = url.port
+        host = url.hostname
     except ValueError:
         raise ValueError("expected a URL: http://host:port/path, an IPv6 address in [brackets]") from None
-    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+    if url.scheme not in ("http", "https") or not host:
         raise ValueError("expected a URL: http:// or https://, then a host")
+    try:
+        port = url.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("expected a port between 1 and 65535 behind the host")
     return url
 
 
@@ -199,6 +224,15 @@ def shown_url(url: str) -> str:
     """Return a URL without what may be secret in it: userinfo, query and fragment (B42)."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this very machine, by its spelling."""
+    host = (urlsplit(url).hostname or "").lower()
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _origin(value: str) -> str:
@@ -347,6 +381,8 @@ Size = Annotated[int, BeforeValidator(parse_size), _SIZE_SCHEMA]
 """Bytes inside, `64KiB 64MiB` in the file."""
 PositiveSize = Annotated[int, BeforeValidator(parse_size), AfterValidator(_not_zero), _SIZE_SCHEMA]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Flag = Annotated[bool, BeforeValidator(_true_or_false)]
+"""`true` or `false` and nothing else."""
 Depth = Annotated[int, Field(ge=1, le=500), BeforeValidator(_no_bool)]
 NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
 Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret), _SECRET_SCHEMA]

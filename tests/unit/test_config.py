@@ -105,6 +105,40 @@ def test_python_code_may_use_numbers_and_models() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("upstream", "said"),
+    [
+        ("{timeout: 20m}", "timeout: expected no more than max_timeout, which is 10m: raise that too"),
+        ("{timeout: 2s, max_timeout: 1s}", "timeout: expected no more than max_timeout, which is 1s"),
+        ("{cache: {min_ttl: {tools/list: 2m}, max_ttl: 1m}}", "which is 1m"),
+        ("{cache: {min_ttl: {tools/list: 48h}}}", "cache.min_ttl.tools/list: expected no more than max_ttl"),
+        ("{cache: {min_ttl: {tools/list: 25h}, max_ttl: 30h}}", "which is 24h"),
+    ],
+)
+def test_a_limit_that_another_takes_back_is_a_problem(upstream: str, said: str) -> None:
+    """At its line; the other limit may be a default."""
+    (problem,) = problems(f"upstreams:\n  a: {{url: http://a, {upstream[1:]}")
+    assert problem.startswith("g.yaml:2: upstreams.a.")
+    assert said in problem
+
+
+def test_a_limit_that_another_takes_back_is_refused_in_python_too() -> None:
+    """A model made by hand keeps the same promises."""
+    with pytest.raises(ValidationError, match=r"upstreams\.a\.timeout: expected no more than max_timeout"):
+        Config.model_validate({"upstreams": {"a": {"url": "http://a", "timeout": 3, "max_timeout": 2}}})
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [("Bearer hunter2", "without `Bearer`"), ("bearer hunter2", "without `Bearer`"), ("hunter 2", "no space")],
+)
+def test_a_token_with_a_space_is_told_what_is_wrong_with_it(token: str, said: str) -> None:
+    """A word before it, or a token that was not copied whole; neither is repeated (B42)."""
+    (problem,) = problems(f"upstreams: {{a: {{url: http://a, auth: {{bearer: '{token}'}}}}}}")
+    assert said in problem
+    assert "hunter" not in problem
+
+
 def test_a_huge_file_is_refused_before_it_is_read_whole() -> None:
     """A device that never ends is no configuration, and must not be read for ever."""
     with pytest.raises(ConfigError, match="/dev/zero: the file is larger than 1 MiB"):
@@ -133,7 +167,7 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("limits: {page-size: 3}", "limits.page-size: unknown key; did you mean `page_size`?"),
         ("endpoints: {/mcp: {upstream: [a]}}", "/mcp.upstream: unknown key; did you mean `upstreams`?"),
         ("cache: {redis: redis://x}", "Redis is not supported by this version"),
-        ("cache: {stale_if_error: 1s}", "not supported by this version"),
+        ("cache: {stale_if_error: 1}", "expected a unit behind the number"),
         ("limits: {sessions: 3}", "not supported by this version"),
         ("log: {level: loud}", "log.level: expected 'debug', 'info', 'warning' or 'error', found 'loud'"),
         ("limits: {depth: many}", "limits.depth: expected a whole number, found 'many'"),
@@ -183,7 +217,10 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {command: npx, args: [-y], env: {K: v}}}", "`command` is not supported by this version"),
         ("{a: {url: http://a, era: legacy}}", "`legacy` is not supported by this version"),
         ("{a: {url: http://a, isolation: x}}", "not supported by this version"),
-        ("{a: {url: http://a, cache: {calls: {}}}}", "not supported by this version"),
+        ("{a: {url: http://a, cache: {partition: subject}}}", "`subject` is not supported by this version: it"),
+        ("{a: {url: http://a, cache: {calls: {t: {}}}}}", "`ttl` is missing"),
+        ("{a: {url: http://a, cache: {calls: {t: {ttl: 0s}}}}}", "expected more than 0"),
+        ("{a: {url: http://a, cache: {calls: {t: {ttl: 1s, scope: all}}}}}", "expected 'private' or 'public'"),
         ("{a: {url: http://a, auth: {client_credentials: {}}}}", "not supported by this version"),
         ("{a: {url: http://a, auth: token_exchange}}", "not supported by this version"),
         ("{a: {url: http://a, headers: {A: b}}}", "it belongs at upstreams.NAME.auth.headers"),
@@ -324,21 +361,56 @@ def test_pydantic_errors_hide_their_input() -> None:
     [
         ("upstreams: {a: {url: https://a, tls: {insecure_skip_verify: true}}}", "anyone on the way"),
         ("upstreams: {a: {url: http://a, tls: {server_name: b}}}", "no effect"),
-        ("upstreams: {a: {url: http://a, auth: forward}}", "share_public"),
+        ("upstreams: {a: {url: https://a, auth: forward}}", "write share_public: true or false to settle it"),
         (UP + "secrets: {keys: [short]}", "shorter than 16"),
+        ("upstreams: {a: {url: http://a, cache: {scope: public}}}", "what it marks private is shared"),
+        (
+            "upstreams: {a: {url: http://a, cache: {share_public: false, calls: {t: {ttl: 1s, scope: public}}}}}",
+            "results of t are not shared",
+        ),
+        ("upstreams: {a: {url: http://a, auth: {bearer: x}}}", "upstreams.a.auth: the credential travels"),
+        ("upstreams: {a: {url: http://a, auth: {headers: {X-Key: x}}}}", "travels unencrypted"),
+        (
+            "upstreams: {a: {url: https://a, auth: {bearer: $TOK}}}",
+            "upstreams.a.auth.bearer: `$TOK` without braces is text; did you mean ${TOK}?",
+        ),
+        (
+            "upstreams: {a: {url: https://a, auth: {headers: {Authorization: Bearer $ghp}}}}",
+            "upstreams.a.auth.headers.Authorization: `$NAME` without braces is text; did you mean ${NAME}?",
+        ),
+        (
+            '{"mcpServers": {"a": {"url": "https://a", "headers": {"X-Key": "$TOK"}}}}',
+            "mcpServers.a.headers.X-Key: `$TOK` without braces is text; did you mean ${TOK}?",
+        ),
     ],
 )
 def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
     """Allowed, and said at every start (B49, C-24)."""
     (warning,) = warned(text)
     assert said in warning
+    assert "(C-" not in warning
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["upstreams: {a: {url: 'http://127.0.0.9/mcp', auth: {bearer: x}}}",
+     "upstreams: {a: {url: 'http://[::1]:1/mcp', auth: {bearer: x}}}",
+     "upstreams: {a: {url: http://localhost:1/mcp, auth: {bearer: x}}}",
+     "upstreams: {a: {url: https://a, auth: {bearer: '${TOK}'}}}",
+     "upstreams: {a: {url: https://a, auth: {bearer: 'a$TOK'}}}",
+     "upstreams: {a: {url: https://a, auth: {bearer: '$$TOK'}}}",
+     "upstreams: {a: {url: https://a, tools: {describe: {x: costs $TOK}}}}"],
+)  # fmt: skip
+def test_what_is_as_it_should_be_is_not_warned_of(text: str) -> None:
+    """A credential that stays on this machine or is encrypted, and a dollar sign that is meant."""
+    assert warned(text) == []
 
 
 def test_a_settled_question_is_not_asked_again() -> None:
     """Either answer to share_public ends the warning."""
     for answer in ("true", "false"):
         assert (
-            warned(f"upstreams: {{a: {{url: http://a, auth: forward, cache: {{share_public: {answer}}}}}}}")
+            warned(f"upstreams: {{a: {{url: https://a, auth: forward, cache: {{share_public: {answer}}}}}}}")
             == []
         )
 

@@ -27,7 +27,7 @@ def test_urls_and_headers_become_upstreams() -> None:
             "zeta": {"type": "http", "url": "http://z/mcp"},
             "alpha": {
                 "type": "streamable-http",
-                "url": "http://a/mcp",
+                "url": "https://a/mcp",
                 "headers": {"Authorization": "Bearer ${TOK}"},
             },
         }

@@ -52,6 +52,42 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
     refusal(values.Duration, text)
 
 
+@pytest.mark.parametrize("text", ["999999999h", "99999999999999999999999999s", "9" * 300 + "h"])
+def test_a_duration_too_long_is_said_to_be_that(text: str) -> None:
+    """It has a number and a unit: that is not what is wrong with it."""
+    assert "too large" in refusal(values.Duration, text)
+
+
+@pytest.mark.parametrize("text", ["9999999999GiB", "9" * 40 + "B", 2**60])
+def test_a_size_too_large_is_said_to_be_that(text: object) -> None:
+    """More than a petabyte is a slip."""
+    assert "too large" in refusal(values.Size, text)
+
+
+@pytest.mark.parametrize("number", ["0x400", "0o17", "010", "1_000"])
+def test_a_size_is_decimal(number: str) -> None:
+    """What else YAML counts as a number arrives as its text."""
+    assert "64MiB" in refusal(values.Size, number)
+
+
+@pytest.mark.parametrize("text", [True, False, "true", "False"])
+def test_a_flag_is_true_or_false(text: object) -> None:
+    """As text only when a variable put it there."""
+    assert read(values.Flag, text) is (str(text).lower() == "true")
+
+
+@pytest.mark.parametrize("text", ["yes", "on", "1", 1, 0, "y", "", None, "t"])
+def test_a_flag_is_nothing_else(text: object) -> None:
+    """What other programs take for true is a question of taste."""
+    assert "expected true or false" in refusal(values.Flag, text)
+
+
+@pytest.mark.parametrize("url", ["http://host:99999", "http://host:0/mcp", "http://host:http/mcp"])
+def test_a_port_out_of_range_is_said_to_be_that(url: str) -> None:
+    """The rest of the URL is fine."""
+    assert "expected a port between 1 and 65535" in refusal(values.UpstreamUrl, url)
+
+
 def test_a_wait_is_not_zero() -> None:
     """A deadline of nothing would fail every call."""
     assert "more than 0" in refusal(values.Wait, "0s")
