@@ -223,7 +223,7 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 1s, scope: all}}}}}", "expected 'private' or 'public'"),
         ("{a: {url: http://a, auth: {client_credentials: {}}}}", "not supported by this version"),
         ("{a: {url: http://a, auth: token_exchange}}", "not supported by this version"),
-        ("{a: {url: http://a, headers: {A: b}}}", "it belongs at upstreams.NAME.auth.headers"),
+        ("{a: {url: http://a, headers: {A: b}}}", "or upstreams.NAME.auth.headers"),
         ("{a: {url: http://a, timout: 3s}}", "did you mean `timeout`?"),
         ("{a: {url: http://a, cache: {min_ttl: {tools/call: 1s}}}}", "expected a method whose result"),
         ("{a: {url: http://a, tls: {client_key: /dev/null}}}", "client_key needs client_cert"),
@@ -368,6 +368,11 @@ def test_pydantic_errors_hide_their_input() -> None:
             "upstreams: {a: {url: http://a, cache: {share_public: false, calls: {t: {ttl: 1s, scope: public}}}}}",
             "results of t are not shared",
         ),
+        ("upstreams: {a: {url: http://a, cache: {scope: public}}}", "what it marks private is shared"),
+        (
+            "upstreams: {a: {url: http://a, cache: {share_public: false, calls: {t: {ttl: 1s, scope: public}}}}}",
+            "results of t are not shared",
+        ),
         ("upstreams: {a: {url: http://a, auth: {bearer: x}}}", "upstreams.a.auth: the credential travels"),
         ("upstreams: {a: {url: http://a, auth: {headers: {X-Key: x}}}}", "travels unencrypted"),
         (
@@ -487,6 +492,7 @@ def test_the_example_holds_every_key() -> None:
     written = set(paths(plain(EXAMPLE.read_text("utf-8")), ""))
     for free in ("upstreams.github", "upstreams.internal", "upstreams.weather", "endpoints./mcp/dev"):
         written |= {path.replace(free, free.partition(".")[0]) for path in written if path.startswith(free)}
+    written |= {path.replace("calls.search", "calls") for path in written}
     once = {
         key for key in keys(Config) if not key.startswith("endpoints.tools.")
     }  # the same as upstreams.tools
