@@ -124,7 +124,7 @@ def outcome(came: Came, *, id: bytes | None = None, realm: str = "", mirrored: b
 def _mirrored(failed: Outcome, error: Exception) -> Outcome:
     """Return the answer with the reason why the cache holds no part of it: an error is never kept (C-03)."""
     down = isinstance(error, UpstreamUnavailable)
-    return failed._replace(cached=mirror.lines(Reuse("bypass", "upstream-down" if down else "error")))
+    return replace(failed, cached=mirror.lines(Reuse("bypass", "upstream-down" if down else "error")))
 
 
 def _rejected(rejection: Rejection) -> Outcome:
