@@ -383,6 +383,8 @@ class Limits(Model):
     """Characters of all upstreams' instructions together; longer ones are cut."""
     keep_alive: Wait = 15.0
     """A comment is sent on a stream that was silent this long."""
+    request_head: Wait = 10.0
+    """The longest the head of a request may take to arrive, and a connection's first one to begin."""
     request_body: Wait = 30.0
     """The longest a request's body may take to arrive."""
 

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 from msgspec.structs import replace
 
 from gateway import config
@@ -55,6 +55,13 @@ _TICKS = 4  # looks at every open request per shortest deadline
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
 
 _TOO_LARGE = "Request Header Fields Too Large: the setting `limits.header` allows more"
+_LATE = b"Request Timeout: the head did not arrive in time; the setting `limits.request_head` allows more\n"
+_LATE_HEAD = (
+    b"HTTP/1.1 408 Request Timeout\r\n"
+    b"Content-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\n"
+    b"Connection: close\r\n\r\n"
+) % len(_LATE)
 _WORDS_BY_STATUS = {406: "accept", 413: "body_size", 415: "content_type", 431: "header_size"}
 _WORDS_BY_CODE = {
     jsonrpc.PARSE_ERROR: "malformed",
@@ -304,15 +311,17 @@ class HttpFront:
                 connection.close()
 
     async def _beat(self) -> None:
-        """Look after every open request, for ever."""
+        """Look after every open request and every connection, for ever."""
         while True:
             limits = self._state().config.limits
-            shortest = min(limits.keep_alive, limits.stalled_listener)
+            shortest = min(limits.keep_alive, limits.stalled_listener, limits.request_head)
             await asyncio.sleep(min(shortest / _TICKS, _LONGEST_TICK))
             now = time.monotonic()
             for responder in list(self._open):
                 with suppress(ClientGone):  # it left between the look and the write
                     responder.beat(now, keep_alive=limits.keep_alive, stalled=limits.stalled_listener)
+            if self._server is not None:
+                self._server.close_late(now, limits.request_head)
 
     # One request
 
@@ -557,15 +566,59 @@ class _Server(web.Server):
             max_headers=_MAX_HEADER_LINES,
         )
 
+    def close_late(self, now: float, bound: float) -> None:
+        """Close the connections that are too long in bringing the head of a request."""
+        for connection in self.connections:
+            if isinstance(connection, _Connection):
+                connection.close_if_late(now, bound)
+
 
 class _Connection(web.RequestHandler):
     """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
 
-    __slots__ = ("_metrics",)
+    __slots__ = ("_head_since", "_metrics")
 
     def __init__(self, server: _Server, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._metrics = server.metrics
+        self._head_since: float | None = None
+        """When the first bytes came of a head that is not whole yet."""
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and note when it is the beginning of a head."""
+        super().data_received(data)
+        if self._messages:
+            self._head_since = None
+        elif self._head_since is None and self._waiter is not None:  # no request is being answered
+            self._head_since = time.monotonic()
+
+    def close_if_late(self, now: float, bound: float) -> None:
+        """Close the connection if a head has begun and does not end, or if no request ever came.
+
+        What came together with the last request may have begun another: the time counts from its answer then.
+        """
+        if self._waiter is None or self._waiter.done():
+            return  # a request is being answered
+        since = self._head_since
+        if since is None:
+            since = self._next_keepalive_close_time - self._keepalive_timeout
+        if now - since < bound:
+            return
+        if self._has_begun():
+            self._metrics.rejected(OTHER, "head_slow")
+            if self.transport is not None:
+                self.transport.write(_LATE_HEAD + _LATE)
+        elif self._request_count:
+            self._head_since = None  # only idle between two requests; `_IDLE_CONNECTION` ends that
+            return
+        self.force_close()
+
+    def _has_begun(self) -> bool:
+        """Ask the parser whether it holds the beginning of a request, which is spoilt by that."""
+        try:
+            return self._parser is not None and self._parser.feed_eof() is not None
+        except HttpProcessingError:
+            return True
 
     def resume_reading(self, *how: bool, **named: bool) -> None:
         """Go on reading after a pause. Every read asks for it, pause or not, at 10 µs a time (measured)."""

@@ -45,6 +45,7 @@ REJECTIONS = frozenset(
         "encoding",
         "header_size",
         "body_size",
+        "head_slow",
         "body_slow",
         "ahead",
         "malformed",

@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from gateway.protocol.call import Answer, Call, Emit, Principal
-from tests.support.front import Answers, Client, answer, body, post, serving
+from tests.support.front import Answers, Client, Serving, answer, body, post, serving
 
 OFTEN = {"stalled_listener": 0.2}  # how often the front looks follows from the shortest limit
+PROMPT = {"request_head": 0.2}
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 CALL = post("tools/call", params={"name": "t"})
 
 
@@ -81,3 +83,92 @@ async def test_a_large_body_and_a_few_requests_behind_it_may_take_their_time() -
         go.set()
         assert b'"result"' in b"".join([chunk async for chunk in client.chunks()])
         assert [(await client.reply()).json["id"] for _ in range(8)] == [2] * 8
+
+
+async def _bound_passes(gateway: Serving) -> None:
+    """Wait as long as the head of a request may take."""
+    async with gateway.connect() as silent:
+        assert await silent.hung_up()
+
+
+async def _trickle(client: Client) -> None:
+    for byte in HEAD * 1000:
+        client.send(bytes((byte,)))
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("head", [HEAD[:1], HEAD[:9], HEAD, HEAD + b"x-a", HEAD + b"x-a: b\r\n"])
+@pytest.mark.parametrize("before", [b"", CALL], ids=["first", "behind another"])
+async def test_half_a_head_is_a_408(before: bytes, head: bytes) -> None:
+    """Slowloris: where the head stops does not matter, nor whether a request came with its beginning."""
+    async with (
+        serving(Answers(), limits=PROMPT) as gateway,
+        gateway.connect() as client,
+        asyncio.timeout(5),
+    ):
+        client.send(before + head)
+        if before:
+            assert (await client.reply()).status == 200
+        reply = await client.reply()
+        assert (reply.status, reply.header("connection")) == (408, "close")
+        assert b"`limits.request_head`" in reply.body
+        assert await client.hung_up()
+        assert await gateway.counted('rejected_total{endpoint="other",reason="head_slow"} 1')
+
+
+async def test_a_head_in_small_pieces_is_a_408() -> None:
+    """A byte now and then is not enough, on a connection that has served before."""
+    async with (
+        serving(Answers(), limits=PROMPT) as gateway,
+        gateway.connect() as client,
+        asyncio.timeout(5),
+    ):
+        client.send(post())
+        assert (await client.reply()).status == 200
+        trickle = gateway.background.start(_trickle(client), name="trickle")
+        assert (await client.reply()).status == 408
+        trickle.cancel()
+
+
+async def test_a_connection_without_a_request_is_closed() -> None:
+    """Without a word: a browser that opened it in advance would take a 408 for its answer."""
+    async with serving(Answers(), limits=PROMPT) as gateway, gateway.connect() as client, asyncio.timeout(5):
+        assert await client.hung_up()
+        assert await gateway.counted("rejected_total") == []
+
+
+@pytest.mark.parametrize("behind", [b"", b"\r\n"], ids=["nothing", "a stray line break"])
+async def test_between_two_requests_a_client_may_be_silent(behind: bytes) -> None:
+    """Its next request may be long in coming; only one that has begun may not."""
+    async with serving(Answers(), limits=PROMPT) as gateway, gateway.connect() as client, asyncio.timeout(5):
+        client.send(post())
+        assert (await client.reply()).status == 200
+        client.send(behind)
+        await _bound_passes(gateway)
+        await _bound_passes(gateway)
+        client.send(post()[:40])
+        client.send(post()[40:])
+        assert (await client.reply()).status == 200
+
+
+async def test_a_slow_body_and_a_long_call_are_no_slow_head() -> None:
+    """They have their own limits."""
+    go = asyncio.Event()
+
+    async def wait(call: Call, principal: Principal, emit: Emit) -> Answer:
+        await go.wait()
+        return answer()
+
+    pipeline = Answers(wait)
+    async with serving(pipeline, limits=PROMPT) as gateway, gateway.connect() as client, asyncio.timeout(5):
+        client.send(CALL[:-9])
+        await _bound_passes(gateway)
+        client.send(CALL[-9:-5])
+        await _bound_passes(gateway)
+        client.send(CALL[-5:])
+        await pipeline.started.wait()
+        client.send(post(id=2)[:30])
+        await _bound_passes(gateway)
+        go.set()
+        client.send(post(id=2)[30:])
+        assert [(await client.reply()).json["id"] for _ in range(2)] == [1, 2]
