@@ -21,7 +21,7 @@ from gateway.core.capabilities import TASKS, Profile, list_profile, relayable, u
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.directory import PUBLIC, Directory, Failures, Target, not_served
 from gateway.core.federation import Federation
-from gateway.core.lists import Cursor, View, decode_cursor, encode_cursor
+from gateway.core.lists import Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import (
     Dressed,
     InputRequired,
@@ -169,20 +169,26 @@ class Pipeline:
         return Answer(ended.segments())
 
     async def tools(self) -> tuple[dict[str, Target], list[str]]:
-        """Return the tools a caller without a credential is shown, by exposed name, and what was missing."""
+        """Return the tools a caller without a credential is shown, as in its list, and what was missing."""
         row = METHODS["tools/list"]
         caller = Caller(Principal(), list_profile(b"{}"))
         self._directory.check_offered("tools/list", row)
         parts, failures = await self._gather("tools/list", row, caller)
-        shown = {part.upstream for part in parts}
+        listed = map(split, self._view("tools/list", caller, parts, failures).items)
+        shown = {text_of(members["name"]) or "": members for members in listed}
         targets = self._directory.targets("tools/list", caller)
+        tools = {
+            name: Target(at.upstream, at.original, Item(at.original, members))
+            for name, members in shown.items()
+            if (at := targets.get(name)) is not None
+        }
         problems = [str(error) for _, error in failures]
         problems += [
             f"upstream {part.upstream}: {item} left out: {reason}"
             for part in parts
             for item, reason in part.listing.excluded
         ]
-        return {name: target for name, target in targets.items() if target.upstream in shown}, problems
+        return tools, problems
 
     # What all upstreams say together
 

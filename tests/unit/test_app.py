@@ -80,6 +80,28 @@ async def test_the_tools_command_lists_what_clients_see_and_what_keeps_others_aw
         assert any("broken" in problem for problem in listing.problems)
 
 
+async def test_the_tools_command_shows_what_a_client_sees():
+    """Names, descriptions and order of its tools/list, with every rule of upstream and endpoint applied."""
+    async with (
+        ScriptedUpstream(tools=[tool("z", description="Own."), tool("a"), tool("m")]) as alpha,
+        ScriptedUpstream(tools=[tool("b", description="B."), tool("hidden")]) as beta,
+    ):
+        upstreams = {
+            "zeta": {"url": alpha.url, "tools": {"describe": {"a": "Of zeta."}, "rename": {"m": "c"}}},
+            "beta": {"url": beta.url, "tools": {"deny": ["hidden"]}},
+        }
+        rules = {"describe": {"zeta__z": "Of the endpoint."}, "rename": {"beta__b": "b"}}
+        endpoints = {"/mcp": {"tools": rules}}
+        async with running(upstreams, endpoints=endpoints) as gateway:
+            seen = (await gateway.ask("tools/list")).result["tools"]
+        listing = await app.list_tools(settings(upstreams, endpoints=endpoints), "/mcp")
+    assert [(one.name, one.description) for one in listing.tools] == [
+        (one["name"], one.get("description", "")) for one in seen
+    ]
+    assert [one.original for one in listing.tools] == ["z", "a", "m", "b"]
+    assert {"Of the endpoint.", "Of zeta.", "B."} <= {one.description for one in listing.tools}
+
+
 async def test_the_tools_command_says_why_there_are_none():
     """Every upstream is down: no traceback."""
     async with ScriptedUpstream() as dead:
