@@ -283,6 +283,9 @@ class Catalogue:
         excluded = tuple(pair for page in pages for pair in page.excluded)
         for item, reason in excluded:
             log.warning("upstream %s: %s left out of %s: %s", name, item, method, reason)
+        for item, reason in (pair for page in pages for pair in page.trimmed):
+            log.warning("upstream %s: %s of %s is listed without this: %s", name, item, method, reason)
+            self._metrics.dropped(name, "member")
         self._metrics.catalogue(name, METHODS[method].items or "", len(items))
         if method == "tools/list":
             self._metrics.excluded_tools(name, len(excluded))

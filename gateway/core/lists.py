@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -53,6 +53,8 @@ class Page:
     items: tuple[Item, ...]
     next_cursor: str | None = None
     excluded: tuple[Excluded, ...] = ()
+    trimmed: tuple[Excluded, ...] = ()
+    """The items that lost a decoration no client could read, and which one."""
 
 
 def parse_page(method: str, result: Json) -> Page:
@@ -60,15 +62,16 @@ def parse_page(method: str, result: Json) -> Page:
 
     The SDKs check a list as a whole, so one item without its required members, or with a known member of
     the wrong JSON type, would cost the client the tools of all upstreams (B11): it is left out alone and
-    reported, as is a tool whose annotations for headers are invalid (U-08). Schemas are not looked into,
-    and unknown members and values pass (K-02, K-04).
+    reported, as is a tool whose annotations for headers are invalid (U-08). What merely decorates an item
+    (annotations, icons, execution, size) costs it only what of it nobody can read. Schemas are not looked
+    into, and unknown members and values pass (K-02, K-04).
 
     Raises Malformed when there is no array of items, or a cursor that is no string (F-18).
     """
     kind = _KINDS[method]
     text = bytes(result)
     members = split(text)
-    readable, excluded = _readable(kind, members.get(kind.array))
+    readable, excluded, trimmed = _readable(kind, members.get(kind.array))
     annotated = method == "tools/list" and _may_hold(text, b"x-mcp-header")
     kept: list[Item] = []
     for key, item in readable:
@@ -76,7 +79,7 @@ def parse_page(method: str, result: Json) -> Page:
             kept.append(Item(key, item, header_params(item["inputSchema"]) if annotated else ()))
         except (InvalidAnnotation, Malformed) as error:
             excluded.append((key[:_LONGEST_LABEL], str(error)))
-    return Page(tuple(kept), _cursor(members.get("nextCursor")), tuple(excluded))
+    return Page(tuple(kept), _cursor(members.get("nextCursor")), tuple(excluded), tuple(trimmed))
 
 
 def merge_pages(pages: Iterable[Page]) -> tuple[Item, ...]:
@@ -182,13 +185,15 @@ def decode_cursor(payload: bytes) -> Cursor:
         raise Malformed("this is not a cursor") from None
 
 
-def _readable(kind: "_Kind", raw: Json | None) -> tuple[list[tuple[str, Members]], list[Excluded]]:
-    """Return key and members of the items that clients can read, and why the others are left out."""
+def _readable(
+    kind: "_Kind", raw: Json | None
+) -> tuple[list[tuple[str, Members]], list[Excluded], list[Excluded]]:
+    """Return key and members of the items that clients can read; why others were left out, or trimmed."""
     if raw is None:
         raise Malformed(f"{kind.array} is missing")
     try:
         keys = [kind.key_of(item) for item in kind.all.decode(raw)]
-        return list(zip(keys, _cut.decode(raw), strict=True)), []
+        return list(zip(keys, _cut.decode(raw), strict=True)), [], []
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass  # Rarely: there is a null, or a broken item, and every item is looked at by itself.
     try:
@@ -197,13 +202,24 @@ def _readable(kind: "_Kind", raw: Json | None) -> tuple[list[tuple[str, Members]
         raise Malformed(f"{kind.array} is not an array") from None
     readable: list[tuple[str, Members]] = []
     excluded: list[Excluded] = []
+    trimmed: list[Excluded] = []
     for place, element in enumerate(elements):
         try:
             item = _without_nulls(split(element), kind)
-            readable.append((kind.key_of(kind.one.decode(join(item))), item))
+            try:
+                key = kind.key_of(kind.one.decode(join(item)))
+            except msgspec.ValidationError as error:
+                item = _trimmed(item, kind)
+                key = kind.key_of(kind.one.decode(join(item)))
+                trimmed.append((key[:_LONGEST_LABEL], _brief(error)))
+            readable.append((key, item))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Malformed) as error:
-            excluded.append((_label(kind, element, place), str(error)))
-    return readable, excluded
+            excluded.append((_label(kind, element, place), _brief(error)))
+    return readable, excluded, trimmed
+
+
+def _brief(error: Exception) -> str:
+    return str(error)[: 2 * _LONGEST_LABEL]
 
 
 def _label(kind: "_Kind", element: msgspec.Raw, place: int) -> str:
@@ -243,6 +259,50 @@ def _inner_without_nulls(raw: Json, optional: Collection[str]) -> Json:
     return raw if len(kept) == len(members) else join(kept)
 
 
+def _trimmed(item: Members, kind: "_Kind") -> dict[str, Json]:
+    """Return the members without what of the decorations clients could not read."""
+    kept = dict(item)
+    for key in kind.decorations.keys() & item.keys():
+        fits = _fitting(item[key], kind.decorations[key])
+        if fits is None:
+            del kept[key]
+        else:
+            kept[key] = fits
+    return kept
+
+
+def _fitting(raw: Json, known: "_Decoration") -> Json | None:
+    """Return what of a decoration clients can read, the very text if that is all of it, None for nothing."""
+    if _fits(raw, known.whole):
+        return raw
+    try:
+        if not known.many:
+            return _fitting_object(raw, known)
+        objects = (_fitting_object(element, known) for element in items(raw))
+        return array(found) if (found := [each for each in objects if each is not None]) else None
+    except Malformed:
+        return None
+
+
+def _fitting_object(raw: Json, known: "_Decoration") -> Json | None:
+    if not bytes(raw).startswith(b"{"):
+        return None
+    kept = {
+        key: inner
+        for key, inner in split(raw).items()
+        if key not in known.members or _fits(inner, known.members[key])
+    }
+    return join(kept) if known.required <= kept.keys() else None
+
+
+def _fits(raw: Json, known: "msgspec.json.Decoder[object]") -> bool:
+    try:
+        known.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
 def _expose_app(meta: Json, namespace: Namespace) -> Json:
     """Return a tool's `_meta` with the URI of its MCP App exposed, in both its places (F-12, K-09)."""
     if not _may_hold(bytes(meta), b"resourceUri"):
@@ -280,10 +340,10 @@ class _Object(msgspec.Struct):
 
 
 class _Icon(msgspec.Struct, rename="camel"):
-    src: str
+    src: Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9+.-]*:")]
     mime_type: str | UnsetType = UNSET
     sizes: list[str] | UnsetType = UNSET
-    theme: str | UnsetType = UNSET
+    theme: Literal["light", "dark"] | UnsetType = UNSET
 
 
 class _Hints(msgspec.Struct, rename="camel"):
@@ -295,9 +355,15 @@ class _Hints(msgspec.Struct, rename="camel"):
 
 
 class _Annotations(msgspec.Struct, rename="camel"):
-    audience: list[str] | UnsetType = UNSET
-    priority: float | UnsetType = UNSET
+    audience: list[Literal["user", "assistant"]] | UnsetType = UNSET
+    priority: Annotated[float, msgspec.Meta(ge=0, le=1)] | UnsetType = UNSET
     last_modified: str | UnsetType = UNSET
+
+
+class _Execution(msgspec.Struct, rename="camel"):
+    """Of revision 2025-11-25; clients that speak both still look into it."""
+
+    task_support: Literal["forbidden", "optional", "required"] | UnsetType = UNSET
 
 
 class _Argument(msgspec.Struct):
@@ -319,6 +385,7 @@ class _Tool(_Described, kw_only=True):
     input_schema: _Object
     output_schema: _Object | UnsetType = UNSET
     annotations: _Hints | UnsetType = UNSET
+    execution: _Execution | UnsetType = UNSET
 
 
 class _Prompt(_Described, kw_only=True):
@@ -332,11 +399,21 @@ class _Readable(_Described, kw_only=True):
 
 class _Resource(_Readable, kw_only=True):
     uri: str
-    size: float | UnsetType = UNSET
+    size: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType = UNSET
 
 
 class _Template(_Readable, kw_only=True):
     uri_template: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decoration:
+    """A member that an item is no worse without: an object, an array of them, or a plain value."""
+
+    whole: msgspec.json.Decoder[object]
+    many: bool
+    members: Mapping[str, msgspec.json.Decoder[object]]
+    required: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,6 +427,7 @@ class _Kind:
     all: msgspec.json.Decoder[list[msgspec.Struct]]
     optional: Collection[str]
     nested: Mapping[str, Collection[str]]
+    decorations: Mapping[str, _Decoration]
 
 
 def _kind(method: str, key: str, shape: type[msgspec.Struct]) -> _Kind:
@@ -357,6 +435,7 @@ def _kind(method: str, key: str, shape: type[msgspec.Struct]) -> _Kind:
         "icons": _Icon,
         "arguments": _Argument,
         "annotations": _Hints if shape is _Tool else _Annotations,
+        "execution": _Execution,
     }
     optional = _optional(shape)
     return _Kind(
@@ -367,7 +446,27 @@ def _kind(method: str, key: str, shape: type[msgspec.Struct]) -> _Kind:
         msgspec.json.Decoder(list[shape]),  # type: ignore[valid-type]  # a type only known at run time
         optional,
         {member: _optional(known) for member, known in inner.items() if member in optional},
+        {
+            known.encode_name: _decoration(
+                known.type, inner.get(known.encode_name), known.encode_name == "icons"
+            )
+            for known in msgspec.structs.fields(shape)
+            if known.encode_name in _DECORATIONS
+        },
     )
+
+
+def _decoration(whole: object, inner: type[msgspec.Struct] | None, many: bool) -> _Decoration:
+    known = () if inner is None else msgspec.structs.fields(inner)
+    return _Decoration(
+        msgspec.json.Decoder(whole),
+        many,
+        {each.encode_name: msgspec.json.Decoder(each.type) for each in known},
+        frozenset(each.encode_name for each in known if each.required),
+    )
+
+
+_DECORATIONS = frozenset({"annotations", "execution", "icons", "size"})
 
 
 def _attribute(shape: type[msgspec.Struct], key: str) -> str:

@@ -43,3 +43,30 @@ async def test_a_bug_that_one_answer_hits_is_that_upstreams_failure(others, monk
     assert "beta" in record.getMessage()
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+ODD = {
+    "icons": [{"src": "https://x.example/i.png", "theme": "blue"}, {"src": ""}],
+    "annotations": {"priority": 2, "audience": ["bot"], "title": 5, "readOnlyHint": True},
+    "execution": {"taskSupport": "maybe"},
+    "size": 1.5,
+}
+
+
+async def test_decorations_no_client_could_read_cost_no_list_and_no_item(caplog):
+    """The official types would refuse the lists of all upstreams; what was left out is told (B11)."""
+    async with (
+        ScriptedUpstream(
+            tools=[tool("t", **ODD)],
+            prompts=[{"name": "p", **ODD}],
+            resources=[{"uri": "a:b", "name": "r", **ODD}],
+            templates=[{"uriTemplate": "a:{b}", "name": "m", **ODD}],
+        ) as alpha,
+        running({"alpha": alpha}) as gateway,
+    ):
+        for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list"):
+            (item,) = (await gateway.ask(method)).items
+            assert item["icons"] == [{"src": "https://x.example/i.png"}], method
+        assert await gateway.counted('dropped_total{upstream="alpha",what="member"}') == 4
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len([text for text in told if text.startswith("upstream alpha: ")]) == 4

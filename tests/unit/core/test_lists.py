@@ -126,8 +126,6 @@ class TestPages:
             ('{"name":"bad","inputSchema":true}', "bad", "inputSchema"),
             ('{"name":"bad","inputSchema":{},"outputSchema":true}', "bad", "outputSchema"),
             ('{"name":"bad","inputSchema":{},"description":5}', "bad", "description"),
-            ('{"name":"bad","inputSchema":{},"icons":[{}]}', "bad", "src"),
-            ('{"name":"bad","inputSchema":{},"annotations":[]}', "bad", "annotations"),
             ('{"name":"bad","inputSchema":{},"_meta":"x"}', "bad", "_meta"),
             ('{"name":5,"inputSchema":{}}', "item 1", "name"),
             ('{"inputSchema":{}}', "item 1", "name"),
@@ -149,7 +147,7 @@ class TestPages:
         ("method", "good", "broken"),
         [
             ("prompts/list", '{"name":"a","arguments":[{"name":"x"}]}', '{"name":"a","arguments":[{}]}'),
-            ("resources/list", '{"uri":"a:b","name":"a","size":1e2}', '{"uri":"a:b","name":"a","size":"1"}'),
+            ("resources/list", '{"uri":"a:b","name":"a","size":100}', '{"uri":"a:b","name":"a","title":1}'),
             ("resources/list", '{"uri":"a:b","name":""}', '{"uri":"a:b"}'),
             ("resources/list", '{"name":"a","uri":""}', '{"name":"a","uri":null}'),
             ("resources/templates/list", '{"uriTemplate":"a:{b}","name":"a"}', '{"uri":"a:b","name":"a"}'),
@@ -160,6 +158,67 @@ class TestPages:
         cut = page(method, good, broken)
         assert len(cut.items) == len(cut.excluded) == 1
         assert exposed(method, good, cut.items[0].key) == good
+
+    @pytest.mark.parametrize(
+        ("method", "sent", "kept"),
+        [
+            (
+                "tools/list",
+                '"icons":[{"src":"a:b","theme":"blue","x":1.0},{"src":""},{"src":"s"},7,{"theme":"dark"}]',
+                '"icons":[{"src":"a:b","x":1.0}]',
+            ),
+            ("tools/list", '"icons":[{"src":"a:b","sizes":"48x48","mimeType":1}]', '"icons":[{"src":"a:b"}]'),
+            ("prompts/list", '"icons":[{"src":""},{}]', ""),
+            ("prompts/list", '"icons":{"src":"a:b"}', ""),
+            ("tools/list", '"annotations":[]', ""),
+            (
+                "tools/list",
+                '"annotations":{"title":5,"readOnlyHint":true,"destructiveHint":"no","x":null}',
+                '"annotations":{"readOnlyHint":true,"x":null}',
+            ),
+            ("tools/list", '"execution":{"taskSupport":"maybe","x":1}', '"execution":{"x":1}'),
+            ("tools/list", '"execution":"x"', ""),
+            (
+                "resources/list",
+                '"annotations":{"priority":2,"audience":["user"],"lastModified":"x"}',
+                '"annotations":{"audience":["user"],"lastModified":"x"}',
+            ),
+            (
+                "resources/templates/list",
+                '"annotations":{"priority":0.50,"audience":["bot"]}',
+                '"annotations":{"priority":0.50}',
+            ),
+            ("resources/list", '"annotations":{"priority":1e400}', '"annotations":{}'),
+            ("resources/list", '"size":1.5', ""),
+            ("resources/list", '"size":"1"', ""),
+            ("resources/list", f'"size":{"9" * 5000}', ""),
+            ("resources/list", '"size":1e400', ""),
+        ],
+    )
+    def test_a_decoration_nobody_can_read_costs_itself_only(self, method: str, sent: str, kept: str) -> None:
+        """Strict clients refuse the whole list over one; the item is as good without it (B11)."""
+        bare = {
+            "tools/list": '"name":"n","inputSchema":{}',
+            "prompts/list": '"name":"n"',
+            "resources/list": '"uri":"a:b","name":"n"',
+            "resources/templates/list": '"uriTemplate":"a:{b}","name":"n"',
+        }[method]
+        cut = page(method, f'{{{bare},{sent},"z":1.0}}')
+        (item,) = cut.items
+        after = f"{bare},{kept}" if kept else bare
+        assert expose_item(method, item, item.key, namespace=BARE).decode() == f'{{{after},"z":1.0}}'
+        assert cut.excluded == ()
+        ((key, reason),) = cut.trimmed
+        assert key == item.key
+        assert sent[1:5] in reason
+
+    def test_what_else_is_wrong_with_a_trimmed_item_still_leaves_it_out(self) -> None:
+        """And is what is told of it."""
+        cut = page("tools/list", '{"name":"n","inputSchema":5,"icons":5}', tool("b"))
+        assert [item.key for item in cut.items] == ["b"]
+        assert cut.trimmed == ()
+        ((name, reason),) = cut.excluded
+        assert (name, "inputSchema" in reason) == ("n", True)
 
     @pytest.mark.parametrize("spelled", ["x-mcp-header", "\\u0078-mcp-header", "x-mcp-\\u0068eader"])
     def test_an_invalid_header_annotation_excludes_its_tool(self, spelled: str) -> None:
@@ -212,13 +271,13 @@ class TestNulls:
             '{"name":"a","title":null,"description" : null ,'
             '"inputSchema":{"default":null},"outputSchema":null,'
             '"annotations":{"title":null,"readOnlyHint":true,"x":null},'
-            '"icons":[{"src":"s","mimeType":null,"sizes":null,"theme":null,"x":null},{"src":"t"}],'
+            '"icons":[{"src":"s:","mimeType":null,"sizes":null,"theme":null,"x":null},{"src":"t:"}],'
             '"_meta":null,"future":null}'
         )
         assert exposed("tools/list", item, "a") == (
             '{"name":"a","inputSchema":{"default":null},'
             '"annotations":{"readOnlyHint":true,"x":null},'
-            '"icons":[{"src":"s","x":null},{"src":"t"}],'
+            '"icons":[{"src":"s:","x":null},{"src":"t:"}],'
             '"future":null}'
         )
 
@@ -312,7 +371,7 @@ class TestExposedItems:
     @given(
         st.sampled_from(LISTS),
         st.dictionaries(
-            st.text(max_size=8),
+            st.text(max_size=8).map("?{}".format),
             st.recursive(
                 st.none() | st.booleans() | st.integers() | st.text(max_size=5),
                 lambda inner: (
