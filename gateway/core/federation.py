@@ -4,7 +4,7 @@ Nothing here waits or decides who may be asked: listings go in, tables and joine
 listings are the same objects, so that a join is made once for as long as no part of it changes.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -47,6 +47,20 @@ class Merged:
         return self._exposed[key]
 
 
+def namespaces(config: Config, names: Iterable[str] | None = None) -> Mapping[UpstreamName, Namespace]:
+    """Return how these upstreams, or all of them, are shown, in the order they are named."""
+    return {
+        UpstreamName(name): Namespace(
+            UpstreamName(name),
+            config.upstreams[name].prefix,
+            config.names.separator,
+            config.names.max_length,
+            config.names.charset,
+        )
+        for name in (config.upstreams if names is None else names)
+    }
+
+
 class Federation:
     """The namespaces and rules of one endpoint."""
 
@@ -54,16 +68,7 @@ class Federation:
         served = config.endpoints[endpoint]
         names = config.upstreams if served.upstreams is None else served.upstreams
         self.endpoint = endpoint
-        self.namespaces: Mapping[UpstreamName, Namespace] = {
-            UpstreamName(name): Namespace(
-                UpstreamName(name),
-                config.upstreams[name].prefix,
-                config.names.separator,
-                config.names.max_length,
-                config.names.charset,
-            )
-            for name in names
-        }
+        self.namespaces = namespaces(config, names)
         self._upstream_rules = {name: config.upstreams[name].tools for name in self.namespaces}
         self._endpoint_rules = served.tools
         self._made: LRUCache[tuple[object, ...], tuple[tuple[Listing, ...], object]] = LRUCache(_REMEMBERED)

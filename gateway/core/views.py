@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from gateway.core.results import Dressed
-from gateway.protocol.call import Partition, Scope
+from gateway.protocol.call import Partition, Principal, Scope
 
 _COUNT_OVERHEAD = 1024
+_EVERYBODY = Partition("everybody")
+
+
+def owner(principal: Principal, *, single_tenant: bool) -> Partition | None:
+    """Return whom a private answer may be given to again; without a credential nobody, or all (C-19)."""
+    if principal.partition is None and single_tenant:
+        return _EVERYBODY
+    return principal.partition
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,11 +18,13 @@ MAY_IMPORT = {
     "core": "protocol support config cache upstream",
     "front": "protocol support config core",
     "app": "protocol support config cache upstream core front",
-    "cli": "config app",
+    "admin_client": "config",
+    "cli": "config app admin_client",
     "__main__": "cli",
 }
 PURE = (
     "protocol",
+    "cache/explain",
     "cache/policy",
     "core/access",
     "core/discover",

@@ -1,0 +1,241 @@
+"""Answers an operator who asks what the cache would do for a request now, part by part, and why.
+
+It asks no upstream and changes nothing: what is not known stays unknown, and the answer says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.cache.explain import Found
+from gateway.cache.policy import READ
+from gateway.cache.responses import ResponseCache
+from gateway.config import Config
+from gateway.core import views
+from gateway.core.capabilities import is_well_formed, list_profile
+from gateway.core.catalogue import Caller, Catalogue
+from gateway.core.directory import Directory
+from gateway.core.federation import Federation
+from gateway.core.lists import Page, parse_page
+from gateway.core.reuse import FRESH, Origin, joined, origin
+from gateway.core.views import Views, Whole
+from gateway.protocol.call import Principal, UpstreamName
+from gateway.protocol.jsonrpc import Malformed
+from gateway.protocol.methods import METHODS, Method
+
+_LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
+_PAGES = 100
+_METHOD = Origin("bypass", "method")
+_ABSENT = Origin("miss", "absent")
+_DOWN = Origin("bypass", "upstream-down")
+
+Report = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request to be explained, with name or uri as clients write it and what such a client can do."""
+
+    method: str
+    name: str | None = None
+    uri: str | None = None
+    capabilities: bytes = b"{}"
+
+
+class Unanswerable(Exception):
+    """The question makes no sense; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one upstream has to do with an answer."""
+
+    upstream: UpstreamName
+    whence: Origin | None
+    """None for an upstream that is not asked at all."""
+    pages: Sequence[Found] = ()
+    note: str | None = None
+
+    def report(self) -> Report:
+        said: dict[str, object] = {"upstream": self.upstream}
+        if self.whence is not None:
+            said |= _verdict(self.whence)
+        if self.note is not None:
+            said["note"] = self.note
+        return {**said, "lookups": [page.report() for page in self.pages]}
+
+
+def check(question: Question) -> Method:
+    """Return the row of the method asked about; raises Unanswerable for what no request looks like."""
+    row = METHODS.get(question.method)
+    if row is None or row.kind == "listen":
+        known = ", ".join(name for name, each in METHODS.items() if each.kind != "listen")
+        raise Unanswerable(f"the method {question.method[:128]!r} is none of {known}")
+    if row.kind == "read" and question.uri is None:
+        raise Unanswerable(f"{question.method} needs the uri that is read")
+    if question.uri is not None and row.kind != "read":
+        raise Unanswerable(f"{question.method} is not asked for by uri")
+    if question.name is not None and (row.kind in ("read", "discover", "complete")):
+        raise Unanswerable(f"{question.method} is not asked for by name")
+    if not _fit(question.capabilities):
+        raise Unanswerable("capabilities are a JSON object of objects, as a client declares them")
+    return row
+
+
+def overall(shares: Sequence[Share], view: Whole | None) -> Origin:
+    """Return what becomes of the whole: a remembered join answers, whatever its parts are by now.
+
+    Without a part that could not be had, the rest is answered and not kept (C-28).
+    """
+    if view is not None:
+        return FRESH
+    asked = [share.whence for share in shares if share.whence is not None]
+    if not asked:
+        return _ABSENT
+    if all(whence == _DOWN for whence in asked):
+        return _DOWN
+    return joined(asked, partial=_DOWN in asked)
+
+
+class Explainer:
+    """Knows one endpoint."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        config: Config,
+        directory: Directory,
+        catalogue: Catalogue,
+        remembered: Views,
+        cache: ResponseCache,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._federation = federation
+        self._config = config
+        self._directory = directory
+        self._catalogue = catalogue
+        self._remembered = remembered
+        self._cache = cache
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Explainer {self._federation.endpoint}>"
+
+    async def explain(self, question: Question, principal: Principal) -> Report:
+        """Return what would happen to this request of this caller, as one JSON object.
+
+        Raises Unanswerable for a question that no request could ask.
+        """
+        row = check(question)
+        caller = Caller(principal, list_profile(question.capabilities))
+        view: Whole | None = None
+        match row.kind:
+            case "discover" | "list":
+                owner = views.owner(principal, single_tenant=self._config.cache.single_tenant)
+                view = self._remembered.get(question.method, caller.profile.digest, owner, self._cache.epoch)
+                shares, problem = await self._joined(question, row, caller)
+            case "read":
+                shares, problem = await self._read(question.uri or "", caller)
+            case _:
+                shares, problem = self._called(question, caller)
+        whence = _METHOD if not row.cacheable else overall(shares, view)
+        said: dict[str, object] = {
+            "endpoint": self._federation.endpoint,
+            "method": question.method,
+            "caller": _caller(principal, self._config),
+            "profile": caller.profile.digest,
+            **_verdict(whence),
+            "view": _view(view, self._clock()) if row.kind in ("discover", "list") else None,
+            "parts": [share.report() for share in shares],
+        }
+        return said if problem is None else {**said, "problem": problem}
+
+    async def _joined(
+        self, question: Question, row: Method, caller: Caller
+    ) -> tuple[list[Share], str | None]:
+        names = list(self._federation.namespaces)
+        if question.name is not None:
+            target = self._directory.listed(question.method, question.name, caller)
+            if target is None:
+                return [], f"nothing that was listed lately is called {question.name[:128]!r}"
+            names = [target.upstream]
+        return [await self._share(name, question.method, row, caller) for name in names], None
+
+    async def _share(self, name: UpstreamName, method: str, row: Method, caller: Caller) -> Share:
+        if not self._directory.may_offer(name, row) or self._catalogue.lacks(name, method):
+            return Share(name, None, note=f"it serves no {method}, so it is not asked")
+        pages = await self._pages(name, method, caller)
+        return Share(name, joined((origin(p.outlook, p.reason) for p in pages), partial=False), pages)
+
+    async def _pages(self, name: UpstreamName, method: str, caller: Caller) -> list[Found]:
+        """Return every page of a list as far as the next one's cursor is known."""
+        found: list[Found] = []
+        cursor: str | None = None
+        seen: set[str | None] = set()
+        while cursor not in seen and len(found) < _PAGES:
+            seen.add(cursor)
+            found.append(await self._catalogue.explain(name, method, caller, cursor))
+            cursor = _next_cursor(method, found[-1])
+            if cursor is None:
+                break
+        return found
+
+    async def _read(self, uri: str, caller: Caller) -> tuple[list[Share], str | None]:
+        owner = self._directory.known_owner(uri, caller)
+        if owner is None:
+            return [], "no upstream is known to have this uri; one that was not listed yet may"
+        upstream, original = owner
+        found = await self._catalogue.explain(upstream, READ, caller, original)
+        return [Share(upstream, origin(found.outlook, found.reason), [found])], None
+
+    def _called(self, question: Question, caller: Caller) -> tuple[list[Share], str | None]:
+        list_method = _LISTED_BY.get(question.method)
+        if list_method is None or question.name is None:
+            return [], None
+        target = self._directory.listed(list_method, question.name, caller)
+        if target is None:
+            return [], f"nothing that was listed lately is called {question.name[:128]!r}"
+        note = None
+        if question.method == "tools/call" and self._catalogue.keeps_calls(target.upstream, target.original):
+            note = "cache.calls keeps its results, each under all of its arguments"
+        return [Share(target.upstream, _METHOD, note=note)], None
+
+
+def _next_cursor(method: str, found: Found) -> str | None:
+    if found.entry is None or METHODS[method].kind != "list":
+        return None
+    page = found.entry.derived.get("page")
+    if not isinstance(page, Page):
+        try:
+            page = parse_page(method, found.entry.result)
+        except Malformed:
+            return None
+    return page.next_cursor
+
+
+def _verdict(whence: Origin) -> Report:
+    return {"verdict": whence.source.upper(), "reason": whence.reason}
+
+
+def _view(view: Whole | None, now: float) -> Report:
+    if view is None:
+        return {"remembered": False}
+    return {
+        "remembered": True,
+        "scope": view.scope,
+        "age": round(max(0.0, now - min(view.received, now)), 3),
+        "remaining": round(max(0.0, view.expires - now), 3),
+    }
+
+
+def _caller(principal: Principal, config: Config) -> str:
+    if principal.partition is not None:
+        return principal.partition[:16]
+    return "everyone" if config.cache.single_tenant else "anonymous"
+
+
+def _fit(capabilities: bytes) -> bool:
+    try:
+        return is_well_formed(capabilities)
+    except Malformed:
+        return False

@@ -1,0 +1,117 @@
+"""Reads what an operator asks of the cache over HTTP, and refuses a purge that a web page asks for."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from aiohttp import hdrs, web
+
+from gateway.core.explain import Question, Report, Unanswerable
+from gateway.core.purge import NothingToPurge, Wish
+from gateway.front.auth import identify
+from gateway.protocol.call import Principal
+from gateway.protocol.jsonrpc import Malformed, split, text_of, value
+from gateway.protocol.modern import Rejection
+from gateway.support.seal import Seal
+
+_ASKED = ("endpoint", "method", "name", "uri", "capabilities")
+_WISHED = ("all", "upstream", "method", "uri")
+_LARGEST = 64 * 1024
+_PATIENCE = 5.0
+
+
+class Operations(Protocol):
+    """What an operator may ask of a running gateway."""
+
+    async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report: ...
+
+    async def purge(self, wish: Wish) -> Report: ...
+
+
+class Refused(Exception):
+    """The operator's request cannot be served."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) -> Report:
+    """Answer what the cache would do; raises Refused.
+
+    An Authorization header says on whose behalf. It is hashed as that of any caller, and goes no further.
+    """
+    query = request.query
+    _check_known(query.keys(), _ASKED)
+    caller = identify(request.headers, seal)
+    if isinstance(caller, Rejection):
+        raise Refused(400, "" if caller.error is None else caller.error.message)
+    if "method" not in query:
+        raise Refused(400, "say which method: ?method=tools/list")
+    question = Question(
+        query["method"], query.get("name"), query.get("uri"), query.get("capabilities", "{}").encode()
+    )
+    try:
+        return await operations.explain(query.get("endpoint"), question, Principal(caller.partition))
+    except Unanswerable as error:
+        raise Refused(400, str(error)) from None
+
+
+async def purge(request: web.BaseRequest, operations: Operations) -> Report:
+    """Forget what the operator names; raises Refused, also for whatever a browser sends for another page."""
+    _check_origin(request.headers)
+    if request.content_type != "application/json":
+        raise Refused(415, 'post a JSON object as application/json, such as {"upstream": "github"}')
+    try:
+        return await operations.purge(_wish(await _body(request)))
+    except NothingToPurge as error:
+        raise Refused(400, str(error)) from None
+
+
+def _check_origin(headers: Mapping[str, str]) -> None:
+    """Refuse what comes from a web page: none is served here, so any that asks is a foreign one.
+
+    Not even an Origin equal to the Host is let in: under a name that was rebound to this address a foreign
+    page has just that.
+    """
+    if hdrs.ORIGIN in headers or headers.get("Sec-Fetch-Site", "none") != "none":
+        raise Refused(403, "web pages may not purge; use `mcp-gateway purge`, or curl")
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    if (request.content_length or 0) > _LARGEST:
+        raise Refused(413, "that is too much to ask for at once")
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            body = await request.content.read(_LARGEST + 1)
+            while len(body) <= _LARGEST and (more := await request.content.read(_LARGEST)):
+                body += more
+    except TimeoutError:
+        raise Refused(408, "the body did not arrive in time") from None
+    if len(body) > _LARGEST:
+        raise Refused(413, "that is too much to ask for at once")
+    return body
+
+
+def _wish(body: bytes) -> Wish:
+    try:
+        members = split(body)
+        _check_known(members, _WISHED)
+        upstream, method, uri = (text_of(members.get(key)) for key in _WISHED[1:])
+        named = sum(text is not None for text in (upstream, method, uri))
+        said = {key: value(raw) for key, raw in members.items()}
+    except Malformed:
+        raise Refused(400, "the body must be a JSON object") from None
+    if named != sum(said.get(key) is not None for key in _WISHED[1:]):
+        raise Refused(400, "upstream, method and uri are texts")
+    if not named and said.get("all") is not True:
+        raise Refused(400, 'say what: upstream, method or uri, or "all": true')
+    if named and said.get("all") not in (None, False):
+        raise Refused(400, '"all" goes with nothing else')
+    return Wish(upstream, method, uri)
+
+
+def _check_known(keys: Iterable[str], known: tuple[str, ...]) -> None:
+    for key in keys:
+        if key not in known:
+            raise Refused(400, f"{key[:64]!r} is none of {', '.join(known)}")
