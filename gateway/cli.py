@@ -10,10 +10,11 @@ import json
 import os
 import platform
 import re
+import shlex
 import sys
-from collections.abc import Callable, Coroutine, Sequence, Sized
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Sized
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gateway import config
 from gateway.config import Config, ConfigError, Problem
@@ -29,6 +30,8 @@ examples:
   mcp-gateway serve --config gateway.yaml  start the gateway
   mcp-gateway serve mcp.json               the same with the mcpServers file of a desktop client
   mcp-gateway tools --config gateway.yaml  what will a client see?
+  mcp-gateway explain --config gateway.yaml tools/list
+                                           why was this not cached?
   mcp-gateway schema > gateway.schema.json let the editor check the file
 
 exit codes: 0 fine, 1 found problems, 2 wrong usage or configuration
@@ -38,7 +41,13 @@ exit codes: 0 fine, 1 found problems, 2 wrong usage or configuration
 class App(Protocol):
     """What this module needs of gateway.app, which is only imported by the commands that run something."""
 
-    def serve(self, config: Config, *, ready: "Callable[[Addresses], None] | None" = None) -> int: ...
+    def serve(
+        self,
+        config: Config,
+        *,
+        ready: "Callable[[Addresses], None] | None" = None,
+        warnings: Sequence[str] = (),
+    ) -> int: ...
 
     def list_tools(self, config: Config, endpoint: str) -> "Coroutine[None, None, ToolListing]": ...
 
@@ -51,7 +60,7 @@ def main(argv: Sequence[str] | None = None, *, app: App | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        return _wrong_config(error.problems)
+        return _wrong_config(error.problems, getattr(arguments, "config", None) or arguments.file)
     except BrokenPipeError:
         # The reader of a pipe such as `| head` has left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,6 +77,10 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
             return _check(arguments)
         case "tools":
             return _tools(arguments, app)
+        case "explain":
+            return _explain(arguments)
+        case "purge":
+            return _purge(arguments)
         case "schema":
             print(json.dumps(config.schema(), indent=2, ensure_ascii=False))
             return FINE
@@ -76,13 +89,19 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
 
 
 def _serve(arguments: argparse.Namespace, app: App | None) -> int:
-    settings = _load(arguments)
+    warnings: list[str] = []
+    try:
+        settings = _load(arguments, warn=warnings.append)
+    except ConfigError:
+        for warning in warnings:
+            _warn(warning)
+        raise
 
     def announce(addresses: "Addresses") -> None:
         print(_where(settings, addresses, as_json=arguments.json), flush=True)
 
     try:
-        return (app or _app()).serve(settings, ready=announce)
+        return (app or _app()).serve(settings, ready=announce, warnings=warnings)
     except OSError as error:
         return _cannot_start(settings, error)
 
@@ -95,7 +114,7 @@ def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
         return json.dumps(places, ensure_ascii=False)
     rows = [("endpoint", url, ", ".join(_behind(settings, path))) for path, url in urls.items()]
     if addresses.admin:
-        rows.append(("admin", addresses.admin, "/healthz /readyz /metrics /status.json"))
+        rows.append(("admin", addresses.admin, "/healthz /readyz /metrics /status.json /explain /purge"))
     for name, upstream in settings.upstreams.items():
         details = f"prefix {upstream.prefix or 'none'}, auth {upstream.auth.kind}"
         rows.append((f"upstream {name}", config.shown_url(upstream.url), details))
@@ -140,7 +159,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for warning in warnings:
         _warn(warning)
     if settings is None:
-        return _wrong_config(problems)
+        return _wrong_config(problems, arguments.file)
     parts = f"{_count(settings.upstreams, 'upstream')}, {_count(settings.endpoints, 'endpoint')}"
     print(f"{arguments.file}: fine, {parts}")
     return FINE
@@ -175,6 +194,107 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     return code
 
 
+def _explain(arguments: argparse.Namespace) -> int:
+    settings = _load(arguments)
+    question = {"method": arguments.method}
+    if arguments.endpoint is not None:
+        question["endpoint"] = arguments.endpoint
+    if arguments.target is not None:
+        question["uri" if arguments.method == "resources/read" else "name"] = arguments.target
+    if arguments.capabilities is not None:
+        question["capabilities"] = arguments.capabilities
+    authorization = None
+    if arguments.token_env is not None:
+        token = os.environ.get(arguments.token_env, "").strip()
+        if not token or not (token.isascii() and token.isprintable()):
+            advice = f"export {arguments.token_env}=TOKEN, without quotes or line breaks in it"
+            return _complain(f"the variable {arguments.token_env} holds no token", advice, code=WRONG)
+        authorization = token if " " in token else f"Bearer {token}"
+    from gateway import admin_client
+
+    try:
+        status, answer = admin_client.explain(settings, question, authorization)
+    except admin_client.Unreachable as error:
+        return _complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
+    if status != 200:
+        return _refused(status, answer)
+    code = PROBLEMS if "problem" in answer else FINE
+    if arguments.json:
+        print(json.dumps(answer, ensure_ascii=False))
+        return code
+    print(_explained(answer))
+    if code:
+        advice = "ask the gateway for the list first; explain fetches nothing"
+        return _complain(_plain(str(answer["problem"])), advice, code=code)
+    return code
+
+
+def _explained(answer: Mapping[str, Any]) -> str:
+    """Return the parts of an answer as lines: what each would do and why, and what its key is made of."""
+    head = f"{answer['endpoint']} {answer['method']} for {answer['caller']}: {_judged(answer)}"
+    rows: list[tuple[str, str, str]] = []
+    if (view := answer["view"]) is not None:
+        details = f"{view['scope']}, {_times(view)}" if view["remembered"] else "not remembered"
+        rows.append(("joined answer", "", details))
+    for part in answer["parts"]:
+        rows.append((part["upstream"], _judged(part), part.get("note", "")))
+        for page, lookup in enumerate(part["lookups"], 1):
+            rows.append(
+                (f"  page {page}" if len(part["lookups"]) > 1 else "", _judged(lookup), _stored(lookup))
+            )
+            key = ", ".join(f"{name} {text}" for name, text in lookup["key"].items() if text is not None)
+            rows.append(("", "key", key))
+    return f"{_plain(head)}\n{_table(rows)}" if rows else _plain(head)
+
+
+def _judged(said: Mapping[str, Any]) -> str:
+    return f"{said['verdict']} {said['reason']}" if "verdict" in said else "-"
+
+
+def _stored(lookup: Mapping[str, Any]) -> str:
+    if "arm" not in lookup:
+        return "nothing is kept"
+    by_rule = f", by {' and '.join(lookup['overrides'])}" if lookup["overrides"] else ""
+    return f"{lookup['arm']} arm, scope {lookup['scope']}, {_times(lookup)}, {lookup['bytes']} bytes{by_rule}"
+
+
+def _times(said: Mapping[str, Any]) -> str:
+    whole = f" of {said['ttl']:g}s" if "ttl" in said else ""
+    return f"age {said['age']:.1f}s, {said['remaining']:.1f}s left{whole}"
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    settings = _load(arguments)
+    if arguments.upstream is not None and arguments.upstream not in settings.upstreams:
+        known = ", ".join(settings.upstreams)
+        return _complain(f"there is no upstream {arguments.upstream}", f"choose one of {known}", code=WRONG)
+    named = {"upstream": arguments.upstream, "method": arguments.method, "uri": arguments.uri}
+    wish: dict[str, object] = {name: text for name, text in named.items() if text is not None}
+    from gateway import admin_client
+
+    try:
+        status, answer = admin_client.purge(settings, wish or {"all": True})
+    except admin_client.Unreachable as error:
+        return _complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
+    if status != 200:
+        return _refused(status, answer)
+    if arguments.json:
+        print(json.dumps(answer, ensure_ascii=False))
+        return FINE
+    purged: list[dict[str, str | None]] = answer["purged"]
+    print("forgotten:")
+    print(
+        _table([(one["upstream"] or "", one["method"] or "everything", one["uri"] or "") for one in purged])
+    )
+    return FINE
+
+
+def _refused(status: int, answer: Mapping[str, Any]) -> int:
+    """Say why the running gateway did not do it; 400 means that it was asked for what cannot be."""
+    reason = _plain(str(answer.get("error", f"status {status}")))
+    return _complain(f"the gateway refused: {reason}", code=WRONG if status == 400 else PROBLEMS)
+
+
 def _version(*, as_json: bool) -> int:
     if as_json:
         facts = {"name": "mcp-gateway", "version": config.VERSION, "python": platform.python_version()}
@@ -184,8 +304,8 @@ def _version(*, as_json: bool) -> int:
     return FINE
 
 
-def _load(arguments: argparse.Namespace) -> Config:
-    return config.load_file(arguments.config or arguments.file, warn=_warn)
+def _load(arguments: argparse.Namespace, *, warn: Callable[[str], None] | None = None) -> Config:
+    return config.load_file(arguments.config or arguments.file, warn=warn or _warn)
 
 
 def _app() -> App:
@@ -194,10 +314,11 @@ def _app() -> App:
     return app
 
 
-def _wrong_config(problems: Sequence[Problem]) -> int:
+def _wrong_config(problems: Sequence[Problem], file: str) -> int:
     for problem in problems:
         print(_plain(str(problem)), file=sys.stderr)
-    advice = "mend this and try `mcp-gateway check FILE`; docs/configuration.md lists every key"
+    again = f"mcp-gateway check {shlex.quote(_plain(file))}"
+    advice = f"mend this and try `{again}`; `mcp-gateway schema` prints every key"
     return _complain(f"{_count(problems, 'problem')} in the configuration", advice, code=WRONG)
 
 
@@ -260,10 +381,34 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first")
     tools.add_argument("--json", action="store_true", help="answer as JSON")
 
+    explain = commands.add_parser("explain", help="say why an answer is cached or not; asks no upstream")
+    _add_running(explain)
+    explain.add_argument(
+        "--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first"
+    )
+    explain.add_argument("--token-env", metavar="VAR", help="the variable that holds the caller's token")
+    explain.add_argument("--capabilities", metavar="JSON", help="what the client declares; default: {}")
+    explain.add_argument("method", metavar="METHOD", help="such as tools/list or resources/read")
+    explain.add_argument("target", nargs="?", metavar="NAME|URI", help="as clients see it")
+
+    purge = commands.add_parser("purge", help="make a running gateway forget answers; default: all of them")
+    _add_running(purge)
+    purge.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="of this upstream only")
+    purge.add_argument("--method", metavar="M", help="of this method only, such as tools/list")
+    purge.add_argument("--uri", metavar="U", help="of this resource only, as clients or its upstream see it")
+
     commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
     version = commands.add_parser("version", help="print the version")
     version.add_argument("--json", action="store_true", help="answer as JSON")
     return parser
+
+
+def _add_running(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config", "-c", metavar="FILE", required=True, help="what the running gateway was started with"
+    )
+    command.add_argument("--json", action="store_true", help="answer as JSON")
+    command.set_defaults(file="")
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -230,6 +232,190 @@ def test_no_tools_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "/empty shows no tools\n"
 
 
+# explain, purge
+
+
+class Admin:
+    """Answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked: list[tuple[str, str, str | None, bytes]] = []
+        self.status = 200
+        self.answer: object = {}
+        playing = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                playing.asked.append((self.command, self.path, self.headers.get("Authorization"), body))
+                said = json.dumps(playing.answer).encode()
+                self.send_response(playing.status)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.file = str(folder / "running.yaml")
+        port = self._server.server_address[1]
+        Path(self.file).write_text(f"admin: 127.0.0.1:{port}\nupstreams: {{gh: http://gh.example}}\n")
+
+    def __enter__(self) -> "Admin":
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Iterator[Admin]:
+    """Play the operators' listener of a running gateway; the file beside it names its address."""
+    with Admin(tmp_path) as playing:
+        yield playing
+
+
+LOOKUP = {"verdict": "HIT", "reason": "hit", "key": {"upstream": "gh", "target": None, "partition": "ab12"}}
+KEPT = {"arm": "private", "scope": "private", "age": 12.0, "ttl": 60.0, "remaining": 48.0, "bytes": 9}
+EXPLAINED = {
+    "endpoint": "/mcp",
+    "method": "tools/list",
+    "caller": "ab12",
+    "profile": "p",
+    "verdict": "BYPASS",
+    "reason": "partial",
+    "view": {"remembered": False},
+    "parts": [
+        {
+            "upstream": "gh",
+            "verdict": "HIT",
+            "reason": "fresh",
+            "lookups": [LOOKUP | KEPT | {"overrides": ["min_ttl"]}],
+        },
+        {"upstream": "time", "verdict": "BYPASS", "reason": "upstream-down", "lookups": []},
+    ],
+}
+
+
+def test_explain_prints_part_by_part(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    """Verdict, reason, what is kept and under which key; what has no value is left out."""
+    admin.answer = EXPLAINED
+    assert main(["explain", "--config", admin.file, "--endpoint", "/mcp", "tools/list", "gh__find"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "/mcp tools/list for ab12: BYPASS partial"
+    assert "private arm, scope private, age 12.0s, 48.0s left of 60s, 9 bytes, by min_ttl" in out
+    assert "upstream gh, partition ab12" in out
+    assert "BYPASS upstream-down" in out
+    assert admin.asked == [("GET", "/explain?method=tools%2Flist&endpoint=%2Fmcp&name=gh__find", None, b"")]
+
+
+def test_explain_asks_on_behalf_of_a_token(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stands in the environment, never in the list of processes, and is not printed."""
+    admin.answer = EXPLAINED
+    asked = ["explain", "--config", admin.file, "--token-env", "TOK", "--json", "resources/read", "a:1"]
+    monkeypatch.setenv("TOK", "hunter2\n")
+    assert main(asked) == 0
+    assert json.loads(capsys.readouterr().out) == EXPLAINED
+    monkeypatch.setenv("TOK", "Basic aHVudGVyMg==")
+    assert main(asked) == 0
+    path = "/explain?method=resources%2Fread&uri=a%3A1"
+    assert admin.asked == [("GET", path, "Bearer hunter2", b""), ("GET", path, "Basic aHVudGVyMg==", b"")]
+    for wrong in ("", "two\nlines hunter2"):
+        monkeypatch.setenv("TOK", wrong)
+        capsys.readouterr()
+        assert main(asked) == 2
+        assert "hunter2" not in capsys.readouterr().err
+
+
+def test_explain_of_what_is_not_known_is_a_problem(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, in both forms."""
+    admin.answer = EXPLAINED | {"view": None, "parts": [], "problem": "no upstream has it"}
+    assert main(["explain", "--config", admin.file, "resources/read", "a:1"]) == 1
+    assert "no upstream has it" in capsys.readouterr().err
+    assert main(["explain", "--config", admin.file, "--json", "resources/read", "a:1"]) == 1
+
+
+def test_purge_says_what_it_forgot(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of it when nothing is named."""
+    admin.answer = {"purged": [{"upstream": "gh", "method": None, "uri": None}]}
+    assert main(["purge", "--config", admin.file]) == 0
+    assert capsys.readouterr().out == "forgotten:\n  gh  everything\n"
+    assert (
+        main(["purge", "-c", admin.file, "gh", "--method", "resources/read", "--uri", "a:1", "--json"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out) == admin.answer
+    assert [json.loads(body) for *_, body in admin.asked] == [
+        {"all": True},
+        {"upstream": "gh", "method": "resources/read", "uri": "a:1"},
+    ]
+
+
+def test_purge_of_an_unknown_upstream_asks_nobody(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong usage."""
+    assert main(["purge", "--config", admin.file, "nope"]) == 2
+    assert "choose one of gh" in capsys.readouterr().err
+    assert admin.asked == []
+
+
+@pytest.mark.parametrize("command", [["explain", "tools/list"], ["purge"]])
+@pytest.mark.parametrize(
+    ("status", "answer", "code", "said"),
+    [
+        (400, {"error": "that cannot be"}, 2, "the gateway refused: that cannot be"),
+        (404, {"error": "There is nothing at this path"}, 1, "nothing at this path"),
+        (200, ["something else"], 1, "is no MCP Gateway"),
+    ],
+)
+def test_a_gateway_that_refuses_is_quoted(
+    command: list[str],
+    status: int,
+    answer: object,
+    code: int,
+    said: str,
+    admin: Admin,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """2 for what makes no sense, 1 for the rest."""
+    admin.status, admin.answer = status, answer
+    assert main([command[0], "--config", admin.file, *command[1:]]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["explain", "tools/list"], ["purge"]])
+@pytest.mark.parametrize(
+    ("address", "code", "said"),
+    [
+        ("off", 2, "`admin: off`"),
+        ("127.0.0.1:0", 2, "port 0"),
+        ("127.0.0.1:1", 1, "no gateway answers at 127.0.0.1:1: Connection refused"),
+    ],
+)
+def test_a_gateway_that_cannot_be_asked_says_why(
+    command: list[str],
+    address: str,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Off and unknown are the configuration's fault, silence is not."""
+    path = tmp_path / "c.yaml"
+    path.write_text(f"admin: {address}\nupstreams: {{a: http://a}}\n")
+    assert main([command[0], "--config", str(path), *command[1:]]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert "next: " in err
+
+
 # schema, version, usage
 
 
@@ -250,7 +436,7 @@ def test_version_names_the_package(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [[], ["frob"], ["serve"], ["serve", "a", "--config", "b"], ["check"], ["tools"], ["check", "a", "--frob"],
-     ["serve", "a", "b"]],
+     ["serve", "a", "b"], ["explain", "tools/list"], ["explain", "-c", "a"], ["purge"]],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2_and_a_next_step(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -262,7 +448,9 @@ def test_wrong_usage_ends_with_2_and_a_next_step(
     assert "--help` shows" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["check"], ["tools"], ["schema"], ["version"]])
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["check"], ["tools"], ["explain"], ["purge"], ["schema"], ["version"]]
+)
 def test_help_is_an_answer(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0; the main one has examples."""
     with pytest.raises(SystemExit) as caught:
