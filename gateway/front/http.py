@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
-from aiohttp import hdrs, web
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
 from msgspec.structs import replace
 
@@ -587,10 +587,21 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Parse what came, and note when it is the beginning of a head."""
         super().data_received(data)
-        if self._messages:
+        if self._current_request is not None:
+            self._end_broken_body(self._current_request.content)
+        elif self._messages:
             self._head_since = None
         elif self._head_since is None and self._waiter is not None:  # no request is being answered
             self._head_since = time.monotonic()
+
+    def _end_broken_body(self, content: StreamReader) -> None:
+        """Tell who reads a body that its framing broke, which aiohttp tells nobody before the body is read.
+
+        What is queued behind a body that has not ended can be nothing but the parser's complaint.
+        """
+        if self._messages and not content.is_eof():
+            content.set_exception(web.RequestPayloadError("broken framing"))
+            content.feed_eof()
 
     def close_if_late(self, now: float, bound: float) -> None:
         """Close the connection if a head has begun and does not end, or if no request ever came.

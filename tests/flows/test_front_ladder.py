@@ -1,5 +1,8 @@
 """The checks a request passes on its way in, in the order of S-06, each with the bytes that trip it."""
 
+import asyncio
+import logging
+
 import pytest
 
 from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError
@@ -248,6 +251,25 @@ async def test_a_broken_chunk_is_a_400() -> None:
     head = post(content=b"", without=("content-length",), transfer_encoding="chunked")
     async with serving(Answers()) as gateway:
         assert (await gateway.ask(head + b"zz\r\n")).status == 400
+
+
+@pytest.mark.parametrize("chunks", [[b"zz\r\n"], [b"4\r\n{}", b"  \r\nzz\r\n"], [b"2\r\n{}", b"}\r\n"]])
+async def test_a_chunk_that_breaks_later_is_a_400_at_once(
+    chunks: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a 408 once `limits.request_body` is over; nor is it worth an error in the log."""
+    head = post(content=b"", without=("content-length",), transfer_encoding="chunked")
+    async with serving(Answers()) as gateway, gateway.connect() as client, asyncio.timeout(5):
+        client.send(head)
+        await gateway.until_busy()
+        for chunk in chunks:
+            client.send(chunk)
+            await asyncio.sleep(0)  # so that each arrives alone
+        reply = await client.reply()
+        assert await client.hung_up()
+        await gateway.until_idle()
+    assert (reply.status, reply.header("connection")) == (400, "close")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_the_body_is_asked_for_once_the_head_is_fine() -> None:
