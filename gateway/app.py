@@ -76,11 +76,12 @@ def build(
     stopping = asyncio.Event()
     seal = Seal([key.get_secret_value() for key in config.secrets.keys])
     cache = ResponseCache(
-        MemoryStore(config.cache.memory, clock),
+        MemoryStore(config.cache.memory, clock, linger=config.cache.stale_if_error),
         MemoryGenerations(),
         SingleFlight(background),
         metrics,
         clock=clock,
+        stale_if_error=config.cache.stale_if_error,
     )
     pool = UpstreamPool(
         {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},

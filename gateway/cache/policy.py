@@ -6,16 +6,17 @@ result's slot is overwritten instead of left behind, one step of a counter reach
 replica, and the verdict can still say why.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
 from typing import Literal, TypeAlias, TypeVar
 
 from gateway.protocol.call import HOP_META, Change, Partition, Scope, UpstreamName
-from gateway.protocol.jsonrpc import Json, Malformed, is_null, items, join, split, text_of
+from gateway.protocol.jsonrpc import Json, Malformed, Members, canonical, is_null, items, join, split, text_of
 from gateway.protocol.methods import METHODS
 
 Key: TypeAlias = tuple[str | None, ...]
@@ -33,8 +34,13 @@ Why: TypeAlias = Literal[
     "not-shared",
     "too-large",
     "incomplete",
+    "error",
+    "upstream-down",
 ]
 """Why the cache answered as it did, or why a result is kept to one caller or to nobody."""
+
+Override: TypeAlias = Literal["min_ttl", "max_ttl", "scope", "share_public", "calls"]
+"""A setting of the operator's that made a result's ttl or scope another than its upstream said."""
 
 SomeTarget = TypeVar("SomeTarget", str, str | None)
 
@@ -42,6 +48,7 @@ EVERYONE = Partition("")
 """The one context of all callers without a token in a single-tenant deployment (C-19)."""
 
 READ = "resources/read"
+CALL = "tools/call"
 EVERYTHING: Topic = ()
 
 _ENTRY_OVERHEAD = 1024
@@ -49,6 +56,7 @@ _TOPIC_OVERHEAD = 160
 """What Python's objects around an entry weigh, and around each of its topics: both measured, rounded up."""
 
 _LONGEST_TARGET = 1024
+_LONGEST_CALL = 64 * 1024
 _NUMBER = re.compile(rb"\d+(\.\d+)?([eE][+-]?\d{1,4})?")
 _LONGEST_NUMBER = 64
 
@@ -86,8 +94,9 @@ class Lookup:
 class Entry:
     """A result in the upstream's own names, with what decides about its reuse.
 
-    `received` is in seconds of the cache's clock; `ttl` 0 means it must never be served again. `derived`
-    keeps parsed forms for as long as the result itself lives.
+    `received` is in seconds of the cache's clock; `ttl` 0 means it must never be served again. `overrides`
+    are the settings that changed what the upstream said of it. `derived` keeps parsed forms for as long as
+    the result itself lives.
     """
 
     result: bytes
@@ -96,6 +105,7 @@ class Entry:
     scope: Scope
     generation: int = 0
     topics: tuple[Topic, ...] = (EVERYTHING,)
+    overrides: tuple[Override, ...] = ()
     derived: dict[str, object] = field(default_factory=dict)
 
     def remaining(self, now: float) -> float:
@@ -109,12 +119,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a result says about its reuse, after the operator's rules; `why` it is narrower than asked."""
+    """What a result says about its reuse, after the operator's rules.
+
+    `why` it is narrower than asked, and which rules made it another than its upstream said.
+    """
 
     ttl: float
     scope: Scope
     complete: bool
     why: Why | None = None
+    overrides: tuple[Override, ...] = ()
 
 
 class Verdict(Enum):
@@ -198,6 +212,15 @@ def judge(entry: Entry | None, *, generation: int, now: float) -> Verdict:
     return Verdict.FRESH
 
 
+def may_stand_in(entry: Entry, *, generation: int, now: float, bound: float) -> bool:
+    """Whether an expired result may be served while its upstream is down (C-33).
+
+    Nothing it depends on changed since, and its ttl is over for less than `bound` seconds.
+    """
+    expired = judge(entry, generation=generation, now=now) is Verdict.EXPIRED
+    return expired and now < entry.received + entry.ttl + bound
+
+
 def hints_of(result: Json, rules: Rules, method: str) -> Hints:
     """Return how a result may be reused (C-11, C-12, C-15 to C-17), floors and overrides applied.
 
@@ -210,10 +233,44 @@ def hints_of(result: Json, rules: Rules, method: str) -> Hints:
         return Hints(0.0, "private", complete=False, why="incomplete")
     if not is_null(members.get("resultType")) and _text(members["resultType"]) != "complete":
         return Hints(0.0, "private", complete=False, why="incomplete")
-    given = ttl_of(members.get("ttlMs"), rules.max_ttl)
-    ttl = min(max(given, rules.min_ttl.get(method, 0.0)), rules.max_ttl)
-    scope, why = _scope(members.get("cacheScope"), rules, by_floor_alone=given == 0.0 < ttl)
-    return Hints(ttl, scope, complete=True, why="ttl" if ttl == 0.0 else why)
+    if method == CALL:
+        return _call_hints(members, rules)
+    said = ttl_of(members.get("ttlMs"), float("inf"))
+    ttl = min(max(said, rules.min_ttl.get(method, 0.0)), rules.max_ttl)
+    raw = members.get("cacheScope")
+    public = raw is not None and _text(raw) == "public"
+    scope, why, by = _scope(public, rules, by_floor_alone=said == 0.0 < ttl)
+    overrides: list[Override] = []
+    if ttl != said:
+        overrides.append("min_ttl" if ttl > said else "max_ttl")
+    if (scope == "public") != public and by is not None and by not in overrides:
+        overrides.append(by)
+    return Hints(ttl, scope, True, "ttl" if ttl == 0.0 else why, tuple(overrides))
+
+
+def rules_for_call(rules: Rules, *, ttl: float, scope: Scope) -> Rules:
+    """Return the rules for results of a tool that the operator wants kept.
+
+    What forbids sharing anything of its upstream forbids it here too.
+    """
+    shares = rules.share_public and rules.scope != "private"
+    return replace(rules, min_ttl={CALL: ttl}, scope=scope, share_public=shares)
+
+
+def call_target(params: Members) -> str | None:
+    """Return what tells a call's result from those of other calls, None when its params leave that open.
+
+    A member named twice, or a number with more digits than parsers agree on, means one thing here and may
+    mean another upstream: kept under the one, its result could be served to calls that meant the other.
+    """
+    text = join(params)
+    if len(text) > _LONGEST_CALL:
+        return None
+    try:
+        json.loads(text, object_pairs_hook=_unique, parse_float=_exact, parse_int=_whole)
+        return canonical(text).decode()
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
 
 
 def ttl_of(raw: Json | None, ceiling: float) -> float:
@@ -291,6 +348,8 @@ def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
         topics += [(READ, bounded(uri)) for uri in sorted(uris)]
     elif scope == "public":
         topics.append(("public", lookup.method))
+    if lookup.method == CALL:
+        topics.append(("tools/list",))  # another definition, another tool
     return tuple(topics)
 
 
@@ -301,7 +360,7 @@ def topics_of(change: Change) -> tuple[Topic, ...]:
     if change.method == "resources/list":
         return (("resources/list",), ("resources/templates/list",))
     method = METHODS.get(change.method or "")
-    if change.method is not None and method is not None and method.cacheable:
+    if change.method is not None and method is not None and (method.cacheable or change.method == CALL):
         return ((change.method,),)
     return (EVERYTHING,)
 
@@ -322,15 +381,44 @@ def ancestors(uri: str, most: int = 32) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _scope(raw: Json | None, rules: Rules, *, by_floor_alone: bool) -> tuple[Scope, Why | None]:
-    said_public = raw is not None and _text(raw) == "public"
-    if (rules.scope or ("public" if said_public else "private")) == "private":
-        return "private", "private"
+def _scope(public: bool, rules: Rules, *, by_floor_alone: bool) -> tuple[Scope, Why | None, Override | None]:
+    """Return the scope of a result that its upstream called public or not, and the rule that decided."""
+    if (rules.scope or ("public" if public else "private")) == "private":
+        return "private", "private", "scope" if rules.scope else None
     if not rules.share_public:
-        return "private", "not-shared"
+        return "private", "not-shared", "share_public"
     if by_floor_alone and rules.scope is None:
-        return "private", "private"
-    return "public", None
+        return "private", "private", "min_ttl"
+    return "public", None, "scope" if rules.scope else None
+
+
+def _call_hints(members: Members, rules: Rules) -> Hints:
+    """Return the hints for a call's result: the operator's alone, what stands in it does not belong there.
+
+    A tool's failure is no answer to keep, and whatever is not clearly a success counts as one.
+    """
+    failed = members.get("isError")
+    if not is_null(failed) and bytes(failed or b"") != b"false":
+        return Hints(0.0, "private", complete=False, why="error")
+    ttl = min(rules.min_ttl.get(CALL, 0.0), rules.max_ttl)
+    scope, why, _ = _scope(False, rules, by_floor_alone=True)
+    return Hints(ttl, scope, True, "ttl" if ttl == 0.0 else why, ("calls",))
+
+
+def _unique(pairs: list[tuple[str, object]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a member is named twice")
+
+
+def _exact(text: str) -> None:
+    """Raise for a number that another one is read as, too."""
+    if Decimal(repr(float(text))) != Decimal(text):
+        raise ValueError("more digits than a double holds")
+
+
+def _whole(text: str) -> None:
+    if not -(2**63) <= int(text) < 2**64:
+        raise ValueError("more digits than an integer holds everywhere")
 
 
 def _text(raw: Json | None) -> str | None:

@@ -9,10 +9,12 @@ from cachetools import LRUCache
 
 from gateway.cache.flight import Interrupted, SingleFlight
 from gateway.cache.policy import (
+    CALL,
     Entry,
     Hints,
     Key,
     Lookup,
+    Override,
     Verdict,
     Why,
     context,
@@ -21,6 +23,7 @@ from gateway.cache.policy import (
     judge,
     list_key,
     may_coalesce,
+    may_stand_in,
     may_store,
     private_key,
     public_key,
@@ -49,11 +52,19 @@ _REASONS: dict[Verdict, Why] = {
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """An answer and where it came from: stored (hit), fetched and stored (miss), fetched only (bypass)."""
+    """An answer and where it came from: stored (hit), fetched and stored (miss), fetched only (bypass).
+
+    A stale one is stored and expired, and stands in for an upstream that is down.
+    """
 
     entry: Entry
-    source: Literal["hit", "miss", "bypass"]
+    source: Literal["hit", "miss", "stale", "bypass"]
     reason: Why
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The operator's settings that made ttl or scope another than the upstream said."""
+        return self.entry.overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +88,15 @@ class ResponseCache:
         flight: SingleFlight,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        stale_if_error: float = 0.0,
     ) -> None:
+        """Let results stand in for `stale_if_error` beyond their ttl; the store must keep them as long."""
         self._store = store
         self._generations = generations
         self._flight = flight
         self._metrics = metrics
         self._clock = clock
+        self._stale_if_error = stale_if_error
         self._coalesces: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
         self._private_until: LRUCache[Key, float] = LRUCache(_REMEMBERED)
 
@@ -116,11 +130,34 @@ class ResponseCache:
         """Return a fresh result, from the store or through `fill`; what `fill` raises reaches every waiter.
 
         `fill` may outlive this caller, for others who wait for the same; its own deadline is everybody's.
+        While the upstream is down an expired result may stand in.
         """
         cached = self.peek(lookup)
         if cached is None:
-            cached = await self._miss(lookup, fill)
+            try:
+                cached = await self._miss(lookup, fill)
+            except UpstreamUnavailable as error:
+                return await self.stand_in(lookup, error)
             self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
+        return cached
+
+    async def stand_in(self, lookup: Lookup, error: UpstreamUnavailable) -> Cached:
+        """Return what may be served instead of an answer that failed so, or raise the error (C-33).
+
+        Each caller is looked after alone, whoever's fetch it was that failed: from the caller's own arm or
+        the public one. A call's result never stands in, since it has no ttlMs that would say how old it is.
+        """
+        if not error.outage or not self._stale_if_error or lookup.method == CALL:
+            raise error
+        stored, verdict = await self._find(lookup)
+        if stored is not None:
+            cached = Cached(stored, "hit", "hit")
+        else:
+            late = await self._latest_expired(lookup) if verdict is not Verdict.ABSENT else None
+            if late is None:
+                raise error
+            cached = Cached(late, "stale", "upstream-down")
+        self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
         return cached
 
     async def invalidate(self, change: Change) -> None:
@@ -188,8 +225,38 @@ class ResponseCache:
         stored, verdict = await self._find(lookup)
         if stored is not None:
             return _Landed(Cached(stored, "hit", "hit"), shared=True, public=stored.scope == "public")
-        reply = await fill()
+        try:
+            reply = await fill()
+        except (Challenge, McpError, UpstreamUnavailable) as error:
+            await self._heed(lookup, error)
+            raise
         return await self._keep(lookup, reply.result, moment, _REASONS[verdict])
+
+    async def _heed(self, lookup: Lookup, error: Challenge | McpError | UpstreamUnavailable) -> None:
+        """Let nothing stand in later for what its upstream has refused to give again (C-33)."""
+        if isinstance(error, UpstreamUnavailable) and error.reason is not Reason.CREDENTIALS:
+            return
+        # A challenge is about this caller's credential; the other refusals are about what was asked for.
+        await self._forget_expired(private_key(lookup))
+        if not isinstance(error, Challenge):
+            await self._forget_expired(public_key(lookup))
+
+    async def _forget_expired(self, key: Key | None) -> None:
+        entry = await self._store.get(key) if key is not None and self._stale_if_error else None
+        if key is not None and entry is not None and entry.remaining(self._clock()) == 0.0:
+            await self._store.delete(key)
+
+    async def _latest_expired(self, lookup: Lookup) -> Entry | None:
+        """Return the youngest result that may stand in for a fresh one, from the arms of this caller."""
+        latest: Entry | None = None
+        for key in _arms(lookup):
+            entry = await self._store.get(key)
+            if entry is None or (latest is not None and entry.received <= latest.received):
+                continue
+            generation = await self._generations.latest(lookup.upstream, entry.topics)
+            if may_stand_in(entry, generation=generation, now=self._clock(), bound=self._stale_if_error):
+                latest = entry
+        return latest
 
     async def _find(self, lookup: Lookup) -> tuple[Entry | None, Verdict]:
         """Return the fresh entry of the first arm that has one, or none and the most telling reason."""
@@ -209,11 +276,12 @@ class ResponseCache:
         """Return a fetched result as an entry, stored if it may be."""
         now = self._clock()
         hints = self._hints(lookup, result, now)
+        self._metrics.cache_hints(lookup.upstream, lookup.method, overridden=bool(hints.overrides))
         if not hints.complete:
             entry = Entry(bytes(result), now, 0.0, "private", moment)
-            return _Landed(Cached(entry, "bypass", "incomplete"), shared=False, public=False)
+            return _Landed(Cached(entry, "bypass", hints.why or "incomplete"), shared=False, public=False)
         topics = topics_for(lookup, result, hints.scope)
-        entry = Entry(storable(result), now, hints.ttl, hints.scope, moment, topics)
+        entry = Entry(storable(result), now, hints.ttl, hints.scope, moment, topics, hints.overrides)
         shared, public = self._remember(lookup, hints)
         if await self._generations.latest(lookup.upstream, topics) > moment:
             # For those who asked before the change, and for no one else (C-32).
@@ -232,6 +300,8 @@ class ResponseCache:
         refused = may_store(hints, owner=context(lookup), cost=cost, largest=self._store.largest)
         if refused is None and arm is not None:
             await self._store.put(arm, entry)
+        elif arm is not None:
+            await self._store.delete(arm)  # what lies there is older than the latest answer
         self._metrics.cache_size(*self._store.held)
         return refused
 

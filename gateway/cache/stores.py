@@ -73,12 +73,16 @@ class Generations(Protocol):
 
 
 class MemoryStore:
-    """Entries up to a number of bytes; the least recently used make room."""
+    """Entries up to a number of bytes; the least recently used make room.
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+    Expired ones stay for `linger` seconds at least: they may stand in for an upstream that is down (C-33).
+    """
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float], linger: float = 0.0) -> None:
         self.largest = max_bytes
+        self._linger = max(linger, _LINGER)
         self._kept: TLRUCache[Key, _Kept] = TLRUCache(
-            max_bytes, ttu=_forget_at, timer=clock, getsizeof=itemgetter(1)
+            max_bytes, ttu=self._forget_at, timer=clock, getsizeof=itemgetter(1)
         )
 
     def __repr__(self) -> str:
@@ -105,6 +109,10 @@ class MemoryStore:
 
     async def delete(self, key: Key) -> None:
         self.drop(key)
+
+    def _forget_at(self, key: Key, kept: _Kept, now: float) -> float:
+        entry, _ = kept
+        return entry.received + entry.ttl + self._linger
 
     def drop(self, key: Key) -> None:
         """Forget one entry at once."""
@@ -180,8 +188,3 @@ class History:
         self._floor = max(self._floor, count)
         later = ((topic, at) for topic, at in self._changed.items() if at > self._floor)
         self._changed = OrderedDict(later)
-
-
-def _forget_at(key: Key, kept: _Kept, now: float) -> float:
-    entry, _ = kept
-    return entry.received + entry.ttl + _LINGER

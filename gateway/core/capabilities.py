@@ -87,7 +87,12 @@ def list_profile(
     if settings:
         profile["extensions"] = settings
     text = msgspec.json.encode(profile, order="deterministic")
-    return Profile(text, hashlib.blake2b(text, digest_size=16).hexdigest())
+    return Profile(text, digest_of(text))
+
+
+def digest_of(capabilities: bytes) -> str:
+    """Return what stands for these capabilities, as they are spelled, in cache keys (C-06)."""
+    return hashlib.blake2b(capabilities, digest_size=16).hexdigest()
 
 
 def undeclared(required: Json, declared: Json) -> bytes | None:

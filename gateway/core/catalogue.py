@@ -8,16 +8,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from cachetools import LRUCache
 
-from gateway.cache.policy import Entry, Lookup, Rules
+from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
-from gateway.core.capabilities import Profile
+from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
 from gateway.core.lists import Item, Page, merge_pages, parse_page
 from gateway.core.reuse import FRESH, Origin, joined, origin
@@ -81,6 +81,10 @@ class Part:
     origin: Origin = FRESH
 
 
+_Pages: TypeAlias = Callable[[UpstreamName, str, str | None, Caller], Awaitable[Cached]]
+"""Where one page of a list is had from."""
+
+
 class Catalogue:
     """Fetches and remembers the lists of all upstreams."""
 
@@ -100,6 +104,11 @@ class Catalogue:
         self._metrics = metrics
         self._clock = clock
         self._rules = {UpstreamName(name): _rules(config, name) for name in config.upstreams}
+        self._call_rules = {
+            (name, tool): rules_for_call(rules, ttl=call.ttl, scope=call.scope)
+            for name, rules in self._rules.items()
+            for tool, call in config.upstreams[name].cache.calls.items()
+        }
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
         self._lacking: set[tuple[UpstreamName, str]] = set()
@@ -120,16 +129,30 @@ class Catalogue:
         """Return one upstream's whole list, all pages, from the cache where it may answer.
 
         None when it has no such list. Raises UpstreamUnavailable when the upstream is down, failed, or took
-        longer than its list_timeout.
+        longer than its list_timeout, and nothing that is kept may stand in.
         """
-        return await self._in_time(name, method, lambda: self._whole(name, method, caller))
+
+        async def ask() -> Part | None:
+            # What it declares is known once it was tried; before, it might be asked for what it has not.
+            await self._pool.tried(name, self._config.upstreams[name].list_timeout)
+            return await self._whole(name, method, caller, self._page)
+
+        async def stand_in(error: UpstreamUnavailable) -> Part | None:
+            return await self._whole(name, method, caller, partial(self._kept_page, error))
+
+        return await self._in_time(name, method, ask, stand_in)
 
     async def discover(self, name: UpstreamName, caller: Caller) -> Cached:
         """Return what one upstream says it can do; raises as `part` does."""
         request = self._request(name, "server/discover", caller)
         lookup = self._lookup(name, "server/discover", caller, None)
         fill = partial(self._pool.call, name, request)
-        return await self._in_time(name, "server/discover", lambda: self._cache.get(lookup, fill))
+        return await self._in_time(
+            name,
+            "server/discover",
+            lambda: self._cache.get(lookup, fill),
+            lambda error: self._cache.stand_in(lookup, error),
+        )
 
     async def read(
         self, name: UpstreamName, uri: str, caller: Caller, request: Request, emit: Emit
@@ -137,6 +160,27 @@ class Catalogue:
         """Return one resource under its upstream's own URI; notices go to whoever made the request (C-34)."""
         lookup = self._lookup(name, "resources/read", caller, uri)
         return await self._cache.get(lookup, lambda: self._pool.call(name, request, emit))
+
+    def keeps_calls(self, name: UpstreamName, tool: str) -> bool:
+        """Whether the operator wants this tool's results kept."""
+        return (name, tool) in self._call_rules
+
+    def call_lookup(self, name: UpstreamName, tool: str, caller: Caller, request: Request) -> Lookup | None:
+        """Return under what a call's result may be kept, None where the operator did not say so of the tool.
+
+        The key holds everything the upstream is sent that may shape its answer: all params, and the
+        capabilities as they are declared to it.
+        """
+        rules = self._call_rules.get((name, tool))
+        target = None if rules is None else call_target(request.params)
+        if rules is None or target is None:
+            return None
+        lookup = self._lookup(name, request.method, caller, target)
+        return replace(lookup, profile=digest_of(request.capabilities), rules=rules)
+
+    async def call(self, lookup: Lookup, request: Request, emit: Emit) -> Cached:
+        """Return the result of a call that may be kept; notices go to whoever made the request (C-34)."""
+        return await self._cache.get(lookup, lambda: self._pool.call(lookup.upstream, request, emit))
 
     def forwarded(self, name: UpstreamName, principal: Principal) -> str | None:
         """Return the caller's own Authorization where the operator lets this upstream have it (Z-09)."""
@@ -173,28 +217,36 @@ class Catalogue:
             if upstream == name and context is None:
                 yield method, listing
 
-    async def _in_time(self, name: UpstreamName, method: str, ask: Callable[[], Awaitable[T]]) -> T:
-        if not self._pool.available(name) or self._resting(name):
-            raise UpstreamUnavailable(name, Reason.DOWN)
+    async def _in_time(
+        self,
+        name: UpstreamName,
+        method: str,
+        ask: Callable[[], Awaitable[T]],
+        stand_in: Callable[[UpstreamUnavailable], Awaitable[T]],
+    ) -> T:
+        if not self._pool.available(name):
+            outage = self._pool.status(name).outage
+            return await stand_in(UpstreamUnavailable(name, Reason.DOWN, outage=outage))
+        if self._resting(name):  # it has just let a list wait too long
+            return await stand_in(UpstreamUnavailable(name, Reason.DOWN, outage=True))
         limit = self._config.upstreams[name].list_timeout
         try:
             async with asyncio.timeout(limit):
                 answer = await ask()
         except TimeoutError:
             self._rest(name)
-            raise UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s") from None
-        self._rests.pop(name, None)
-        return answer
+        else:
+            self._rests.pop(name, None)
+            return answer
+        return await stand_in(UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s"))
 
-    async def _whole(self, name: UpstreamName, method: str, caller: Caller) -> Part | None:
-        # What it declares is known once it was tried; before, it might be asked for what it does not have.
-        await self._pool.tried(name, self._config.upstreams[name].list_timeout)
+    async def _whole(self, name: UpstreamName, method: str, caller: Caller, page: "_Pages") -> Part | None:
         declared = self.offers(name, METHODS[method].capability)
         if declared is False:
             return None
         if (name, method) not in self._lacking:
             try:
-                return await self._walk(name, method, caller)
+                return await self._walk(name, method, caller, page)
             except McpError as error:
                 if error.code != METHOD_NOT_FOUND:
                     raise
@@ -203,7 +255,7 @@ class Catalogue:
                 self._lacking.add((name, method))
         return Part(name, NOTHING, float("inf"), float("inf"), "public") if declared else None
 
-    async def _walk(self, name: UpstreamName, method: str, caller: Caller) -> Part:
+    async def _walk(self, name: UpstreamName, method: str, caller: Caller, ask: "_Pages") -> Part:
         entries: list[Entry] = []
         pages: list[Page] = []
         seen: set[str] = set()
@@ -213,7 +265,7 @@ class Catalogue:
         limits = self._config.limits
         while True:
             try:
-                cached = await self._page(name, method, cursor, caller)
+                cached = await ask(name, method, cursor, caller)
             except McpError as error:
                 if cursor is None or restarted or error.code != INVALID_PARAMS:
                     raise
@@ -296,6 +348,11 @@ class Catalogue:
         request = self._request(name, method, caller, params)
         lookup = self._lookup(name, method, caller, cursor)
         return await self._cache.get(lookup, lambda: self._pool.call(name, request))
+
+    async def _kept_page(
+        self, error: UpstreamUnavailable, name: UpstreamName, method: str, cursor: str | None, caller: Caller
+    ) -> Cached:
+        return await self._cache.stand_in(self._lookup(name, method, caller, cursor), error)
 
     def _request(
         self, name: UpstreamName, method: str, caller: Caller, params: Mapping[str, Json] | None = None

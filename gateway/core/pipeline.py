@@ -365,15 +365,41 @@ class Pipeline:
         target = await self._directory.find(list_method, name, caller)
         _check_headers(call, target)
         try:
-            return await self._addressed(call, principal, emit, target.upstream, target.original, target)
+            return await self._called(call, caller, emit, target)
         except StaleSchema:
             target = await self._directory.reread(list_method, name, caller)
         try:
-            return await self._addressed(call, principal, emit, target.upstream, target.original, target)
+            return await self._called(call, caller, emit, target)
         except StaleSchema:
             raise UpstreamUnavailable(
                 target.upstream, Reason.PROTOCOL, "it refuses the headers that its own schema asks for"
             ) from None
+
+    async def _called(self, call: Call, caller: Caller, emit: Emit, target: Target) -> Answer:
+        """Return a tool's or prompt's answer, from the cache if the operator wants this tool's kept there."""
+        upstream, original = target.upstream, target.original
+        if call.method != "tools/call" or not self._catalogue.keeps_calls(upstream, original):
+            return await self._addressed(call, caller.principal, emit, upstream, original, target)
+        if "requestState" in call.params or "inputResponses" in call.params:
+            answer = await self._addressed(call, caller.principal, emit, upstream, original, target)
+            return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
+        declared = relayable(call.meta.capabilities)
+        request = self._request(call, caller.principal, upstream, original, declared, target)
+        lookup = self._catalogue.call_lookup(upstream, original, caller, request)
+        if lookup is None:
+            return await self._addressed(call, caller.principal, emit, upstream, original, target)
+        try:
+            relay = self._relay(call, upstream, _while_there(emit))
+            cached = await self._catalogue.call(lookup, request, relay)
+        except McpError as error:
+            await self._doubt(call, upstream, error)
+            raise self._outward(error, upstream, call) from None
+        dressed = await self._dressed(call, caller, upstream, cached)
+        # Neither ttlMs nor scope is said of a call's result, in headers no more than in the body (C-02).
+        now = self._clock()
+        whence = origin(cached.source, cached.reason)
+        told = reuse(whence, received=cached.entry.received, expires=now, scope="private", now=now)
+        return Answer(dressed.segments(), told)
 
     async def _read(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
         uri = _string(call, "uri")
@@ -406,18 +432,7 @@ class Pipeline:
             cached = await self._catalogue.read(upstream, original, caller, request, relay)
         except McpError as error:
             raise self._outward(error, upstream, call) from None
-        key = f"read {self._federation.endpoint}"
-        dressed = cached.entry.derived.get(key)
-        if not isinstance(dressed, Dressed):
-            everyone = cached.entry.scope == "public"
-            partition = PUBLIC if everyone else caller.principal.partition
-            try:
-                dressed = self._normalised(call, partition, upstream, cached.entry.result)
-            except UpstreamUnavailable:
-                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
-                    await self._catalogue.forget(upstream, call.method, "catalogue", original)
-                raise
-            cached.entry.derived[key] = dressed
+        dressed = await self._dressed(call, caller, upstream, cached, original)
         entry, now = cached.entry, self._clock()
         return Answer(
             dressed.segments(entry.remaining_ms(now), entry.scope),
@@ -429,6 +444,24 @@ class Pipeline:
                 now=now,
             ),
         )
+
+    async def _dressed(
+        self, call: Call, caller: Caller, upstream: UpstreamName, cached: Cached, uri: str | None = None
+    ) -> Dressed:
+        """Return a kept result as this endpoint's clients are given it, made once per entry."""
+        key = f"{call.method} {self._federation.endpoint}"
+        dressed = cached.entry.derived.get(key)
+        if not isinstance(dressed, Dressed):
+            everyone = cached.entry.scope == "public"
+            partition = PUBLIC if everyone else caller.principal.partition
+            try:
+                dressed = self._normalised(call, partition, upstream, cached.entry.result)
+            except UpstreamUnavailable:
+                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
+                    await self._catalogue.forget(upstream, call.method, "catalogue", uri)
+                raise
+            cached.entry.derived[key] = dressed
+        return dressed
 
     async def _complete(self, call: Call, row: Method, principal: Principal, emit: Emit) -> Answer:
         kind, wanted = completion_target(call.params)

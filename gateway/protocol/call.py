@@ -188,14 +188,25 @@ class Reason(Enum):
     STOPPING = "the gateway is stopping"
 
 
-class UpstreamUnavailable(Exception):
-    """An upstream did not answer a request; `detail` is for logs only and holds no secret."""
+OUTAGES = frozenset({Reason.CONNECT, Reason.TIMEOUT})
+"""Reasons that are an outage whatever led to them."""
 
-    def __init__(self, upstream: UpstreamName, reason: Reason, detail: str = "") -> None:
+
+class UpstreamUnavailable(Exception):
+    """An upstream did not answer a request; `detail` is for logs only and holds no secret.
+
+    `outage` says that it was out of reach or out of order, rather than refused or answered amiss: what it
+    said before may stand in (C-33).
+    """
+
+    def __init__(
+        self, upstream: UpstreamName, reason: Reason, detail: str = "", *, outage: bool | None = None
+    ) -> None:
         super().__init__(upstream, reason, detail)
         self.upstream = upstream
         self.reason = reason
         self.detail = detail
+        self.outage = reason in OUTAGES if outage is None else outage
 
     def __str__(self) -> str:
         return f"upstream {self.upstream}: {self.reason.value}"

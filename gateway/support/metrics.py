@@ -59,7 +59,7 @@ REJECTIONS = frozenset(
 """Why a request did not become a call."""
 
 UPSTREAM_OUTCOMES = frozenset({"ok", "error", "challenge", "cancelled"} | {r.name.lower() for r in Reason})
-LOOKUPS = frozenset({"hit", "miss", "bypass"})
+LOOKUPS = frozenset({"hit", "miss", "stale", "bypass"})
 LOOKUP_REASONS = frozenset(
     {
         "fresh",
@@ -73,6 +73,8 @@ LOOKUP_REASONS = frozenset(
         "not-shared",
         "too-large",
         "incomplete",
+        "error",
+        "upstream-down",
     }
 )
 CHANGE_CAUSES = frozenset(
@@ -190,6 +192,13 @@ class Metrics:
             "result",
             "reason",
         )
+        self._hints = self._counter(
+            "cache_hints",
+            "Fetched results by who decided on ttl and scope: the upstream, or a setting (override)",
+            "upstream",
+            "method",
+            "source",
+        )
         self._entries = self._gauge("cache_entries", "Entries held in memory")
         self._bytes = self._gauge("cache_bytes", "Bytes of those entries")
         self._invalidated = self._counter(
@@ -291,6 +300,10 @@ class Metrics:
             _known(result, LOOKUPS),
             _known(reason, LOOKUP_REASONS),
         )
+
+    def cache_hints(self, upstream: str, method: str, *, overridden: bool) -> None:
+        """Count a fetched result, and whether a setting changed what its upstream said of its reuse."""
+        self._hints.add(upstream, methods.label(method), "override" if overridden else "upstream")
 
     def cache_size(self, entries: int, bytes: int) -> None:
         """Say what the memory store holds."""

@@ -1,6 +1,6 @@
 """How an exchange with an upstream fails, in words only this edge needs: may it be tried again, and when."""
 
-from gateway.protocol.call import Reason, UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import OUTAGES, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError
 
 
@@ -24,7 +24,8 @@ class Failed(UpstreamUnavailable):
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(upstream, reason, detail)
+        broken = reason is Reason.STATUS and status is not None and status >= 500
+        super().__init__(upstream, reason, detail, outage=reason in OUTAGES or broken)
         self.unsent = unsent
         self.lost = lost
         self.transient = transient or unsent

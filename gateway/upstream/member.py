@@ -60,6 +60,8 @@ class UpstreamStatus:
     discovered: Discovered | None = None
     active: int = 0
     since: float = 0.0
+    outage: bool = False
+    """Whether it is down for being out of reach or out of order, rather than for refusing."""
 
 
 class Member:
@@ -185,7 +187,7 @@ class Member:
         if status.state == "down":
             reason = status.last_error
             kept = reason if reason in (Reason.ERA, Reason.CREDENTIALS) else Reason.DOWN
-            raise UpstreamUnavailable(self.name, kept, status.detail)
+            raise UpstreamUnavailable(self.name, kept, status.detail, outage=status.outage)
 
     async def _probe_once(self) -> None:
         """Have the upstream probed now, unless it just was, and wait a little for what comes of it."""
@@ -251,7 +253,7 @@ class Member:
         if failure.reason is not Reason.CONNECT or self.state != "up":
             return
         if failure.lost:
-            self._learn(Verdict(self._status.era, reason=failure.reason, detail=failure.detail))
+            self._learn(Verdict(self._status.era, reason=failure.reason, detail=failure.detail, outage=True))
         self._probe_now.set()
 
     # Probes
@@ -284,7 +286,7 @@ class Member:
             async with asyncio.timeout(min(self._settings.timeout, _PROBE_TIMEOUT)):
                 return judge(await self._negotiated(_PROBE, _Relay(None, None)), forced=forced)
         except TimeoutError:
-            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover")
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
         except (UpstreamUnavailable, UpstreamError, Challenge) as error:
             return judge(error, forced=forced)
         except Exception:  # a bug here must not leave this upstream unwatched
@@ -318,6 +320,7 @@ class Member:
             verdict.detail,
             verdict.discovered or before.discovered,
             since=before.since if before.state == state else self._clock(),
+            outage=verdict.outage,
         )
         if verdict.version is not None:
             self._upstream.version = verdict.version

@@ -47,6 +47,8 @@ class Verdict:
     discovered: Discovered | None = None
     reason: Reason | None = None
     detail: str = ""
+    outage: bool = False
+    """Whether it was out of reach or out of order, rather than refused."""
 
 
 def judge(
@@ -70,7 +72,7 @@ def judge(
                 "legacy", reason=Reason.ERA, detail=f"{answer.detail} to server/discover: {_LATER}"
             )
         case _:
-            return Verdict(None, reason=answer.reason, detail=answer.detail)
+            return Verdict(None, reason=answer.reason, detail=answer.detail, outage=answer.outage)
 
 
 def mutual(supported: Sequence[str]) -> str | None:

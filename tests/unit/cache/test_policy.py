@@ -16,21 +16,24 @@ from gateway.cache.policy import (
     Verdict,
     ancestors,
     bounded,
+    call_target,
     context,
     cost_of,
     hints_of,
     judge,
     list_key,
     may_coalesce,
+    may_stand_in,
     may_store,
     private_key,
     public_key,
+    rules_for_call,
     storable,
     topics_for,
     topics_of,
     ttl_of,
 )
-from gateway.protocol.call import MODERN_VERSION, Change, Partition, UpstreamName
+from gateway.protocol.call import MODERN_VERSION, Change, Partition, Scope, UpstreamName
 
 GH = UpstreamName("gh")
 ANN, BOB = Partition("ann"), Partition("bob")
@@ -154,14 +157,14 @@ def test_a_cap_wins_over_a_floor() -> None:
 def test_what_lives_by_its_floor_alone_is_private() -> None:
     """A floor never makes anything shared that its upstream wanted asked for every time."""
     rules = Rules(min_ttl={"tools/list": 60.0})
-    assert hinted("0", '"public"', rules) == Hints(60.0, "private", complete=True, why="private")
+    assert hinted("0", '"public"', rules) == Hints(60.0, "private", True, "private", ("min_ttl",))
     assert hinted("30000", '"public"', rules).scope == "public"
 
 
 def test_a_floor_is_shared_where_the_operator_wrote_scope_public() -> None:
     """Both words stand in the configuration, side by side."""
     rules = Rules(min_ttl={"tools/list": 60.0}, scope="public")
-    assert hinted("0", '"private"', rules) == Hints(60.0, "public", complete=True)
+    assert hinted("0", '"private"', rules) == Hints(60.0, "public", True, None, ("min_ttl", "scope"))
 
 
 def test_the_operators_scope_overrides_both_ways() -> None:
@@ -172,9 +175,121 @@ def test_the_operators_scope_overrides_both_ways() -> None:
 
 def test_share_public_false_keeps_everything_private() -> None:
     """C-24; it narrows, so it also wins over a wider scope beside it."""
-    expected = Hints(5.0, "private", complete=True, why="not-shared")
+    expected = Hints(5.0, "private", True, "not-shared", ("share_public",))
     assert hinted("5000", '"public"', Rules(share_public=False)) == expected
     assert hinted("5000", '"public"', Rules(share_public=False, scope="public")) == expected
+
+
+@pytest.mark.parametrize(
+    ("ttl", "scope", "rules", "overrides"),
+    [
+        ("5000", '"public"', Rules(), ()),
+        ("5000", '"private"', Rules(scope="private", share_public=False), ()),
+        ("5000", '"public"', Rules(scope="public", min_ttl={"tools/list": 5.0}, max_ttl=5.0), ()),
+        ("5000", '"public"', Rules(max_ttl=4.0), ("max_ttl",)),
+        ("100000000", '"public"', Rules(), ("max_ttl",)),
+        ("9" * 80, '"public"', Rules(), ("max_ttl",)),
+        ("5000", '"public"', Rules(min_ttl={"tools/list": 9.0}, max_ttl=7.0), ("min_ttl",)),
+        ("5000", '"public"', Rules(min_ttl={"tools/list": 9.0}, max_ttl=4.0), ("max_ttl",)),
+        ("5000", '"public"', Rules(scope="private"), ("scope",)),
+        ("5000", "null", Rules(scope="public"), ("scope",)),
+        ("5000", '"private"', Rules(scope="public", share_public=False), ()),
+        ("0", '"private"', Rules(min_ttl={"tools/list": 9.0}), ("min_ttl",)),
+        ("0", '"public"', Rules(min_ttl={"tools/list": 9.0}), ("min_ttl",)),
+    ],
+)
+def test_a_result_tells_which_settings_changed_it(
+    ttl: str, scope: str, rules: Rules, overrides: tuple[str, ...]
+) -> None:
+    """And only those that did: a floor below the ttl, or a scope it had anyway, changed nothing."""
+    assert hinted(ttl, scope, rules).overrides == overrides
+
+
+# Results of calls
+
+KEPT = Hints(60.0, "private", True, "private", ("calls",))
+CALLS = rules_for_call(Rules(), ttl=60.0, scope="private")
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (b'{"content":[]}', KEPT),
+        (b'{"content":[],"isError":false}', KEPT),
+        (b'{"content":[],"isError":null,"resultType":"complete"}', KEPT),
+        (b'{"content":[],"ttlMs":9000,"cacheScope":"public"}', KEPT),
+        (b'{"content":[],"isError":true}', Hints(0.0, "private", False, "error")),
+        (b'{"content":[],"isError":1}', Hints(0.0, "private", False, "error")),
+        (b'{"resultType":"input_required"}', Hints(0.0, "private", False, "incomplete")),
+        (b'{"resultType":"task"}', Hints(0.0, "private", False, "incomplete")),
+    ],
+)  # fmt: skip
+def test_a_calls_result_follows_the_operator_alone(result: bytes, expected: Hints) -> None:
+    """Hints do not belong on it (C-02); failures and what is unfinished are not kept (C-03)."""
+    assert hints_of(result, CALLS, "tools/call") == expected
+
+
+def test_a_calls_result_is_shared_only_where_nothing_beside_it_forbids_that() -> None:
+    """The scope of a call, the scope of its upstream, and share_public."""
+    for rules, scope, expected in (
+        (Rules(), "public", "public"),
+        (Rules(scope="public"), "private", "private"),
+        (Rules(scope="private"), "public", "private"),
+        (Rules(share_public=False), "public", "private"),
+    ):
+        wanted: Scope = "public" if scope == "public" else "private"
+        made = rules_for_call(rules, ttl=60.0, scope=wanted)
+        assert hints_of(b'{"content":[]}', made, "tools/call").scope == expected
+    assert (
+        hints_of(b"{}", rules_for_call(Rules(max_ttl=9.0), ttl=60.0, scope="public"), "tools/call").ttl == 9.0
+    )
+
+
+def test_equal_calls_are_one_however_they_are_spelled() -> None:
+    """Canonical arguments: order, spaces, escapes and exponents do not split."""
+    spellings = [rb'{"b":[1, 2],"a":"\u00e9"}', '{ "a" : "é", "b":[1,2] }'.encode()]
+    assert len({call_target({"name": b'"t"', "arguments": one}) for one in spellings}) == 1
+    others = [b'{"a":1}', b'{"a":1.0}', b'{"a":"1"}', b'{"a":true}', b'{"a":null}', b"{}", b'{"a":[1]}']
+    targets = [call_target({"name": b'"t"', "arguments": one}) for one in others]
+    targets += [
+        call_target({"name": b'"t"'}),
+        call_target({"name": b'"u"'}),
+        call_target({"name": b'"t"', "x": b"1"}),
+    ]
+    assert None not in targets
+    assert len(set(targets)) == len(targets)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"a":1,"a":2}',
+        rb'{"x":[{"a":1,"\u0061":2}]}',
+        b'{"a":0.10000000000000000001}',
+        b'{"a":18446744073709551616}',
+        b'{"a":1e999}',
+        b'{"a":1e99999999999999999999}',
+        b'{"a":1e-99999999999999999999}',
+        rb'{"a":"\ud800"}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}",
+        b'{"a":"' + b"x" * 70_000 + b'"}',
+    ],
+    ids=lambda raw: raw[:24].decode(),
+)
+def test_a_call_that_could_be_read_in_two_ways_is_never_kept(arguments: bytes) -> None:
+    """Else whoever sends both readings at once would choose what others are answered (B54)."""
+    assert call_target({"name": b'"t"', "arguments": arguments}) is None
+
+
+def test_a_change_of_the_tools_drops_their_results() -> None:
+    """Another definition may mean another answer; changes of other lists do not matter."""
+    lookup = replace(LOOKUP, method="tools/call", target="{}", rules=CALLS)
+    assert touched(Change(GH, "tools/list"), lookup)
+    assert touched(Change(GH, "tools/call"), lookup)
+    assert touched(Change(GH), lookup)
+    assert not touched(Change(GH, "prompts/list"), lookup)
+    assert not touched(Change(GH, "tools/call"), LOOKUP)
 
 
 @pytest.mark.parametrize("result_type", ['"input_required"', '"task"', '"Complete"', "1", '"\\ud800"', "{}"])
@@ -278,6 +393,14 @@ def test_an_entry_is_fresh_while_its_ttl_lasts() -> None:
 def test_a_change_makes_stale_at_once() -> None:
     """C-30: regardless of ttl."""
     assert judge(entry(), generation=4, now=1000.0) is Verdict.GENERATION
+
+
+def test_what_may_stand_in_is_expired_for_less_than_the_bound_and_unchanged() -> None:
+    """C-33: never while it is fresh, which is a hit, and never after a change."""
+    for now, expected in ((1059.9, False), (1060.0, True), (1089.9, True), (1090.0, False)):
+        assert may_stand_in(entry(), generation=3, now=now, bound=30.0) is expected
+    assert not may_stand_in(entry(), generation=4, now=1060.0, bound=30.0)
+    assert not may_stand_in(entry(), generation=3, now=1060.0, bound=0.0)
 
 
 def test_remaining_milliseconds_shrink_and_are_rounded_down() -> None:
@@ -395,7 +518,7 @@ def test_an_update_touches_reads_of_that_uri_and_of_what_holds_it() -> None:
 
 def test_a_change_of_everything_touches_everything() -> None:
     """Reconnect, restart, other settings; and what nobody here can place, to be safe."""
-    for change in (Change(GH), Change(GH, "notifications/new/kind"), Change(GH, "tools/call")):
+    for change in (Change(GH), Change(GH, "notifications/new/kind"), Change(GH, "prompts/get")):
         for lookup in (LOOKUP, READ, replace(LOOKUP, method="server/discover")):
             assert touched(change, lookup)
 

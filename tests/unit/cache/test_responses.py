@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.cache.flight import SingleFlight
-from gateway.cache.policy import Lookup, Rules
+from gateway.cache.policy import Lookup, Rules, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.cache.stores import MemoryGenerations, MemoryStore
 from gateway.protocol.call import (
@@ -61,13 +61,20 @@ class Upstream:
 class Fixture:
     """A cache with everything below it."""
 
-    def __init__(self, max_bytes: int = 2**20) -> None:
+    def __init__(self, max_bytes: int = 2**20, stale_if_error: float = 0.0) -> None:
         self.clock = Clock()
         self.background = Background()
-        self.store = MemoryStore(max_bytes, self.clock)
+        self.store = MemoryStore(max_bytes, self.clock, linger=stale_if_error)
         self.flight = SingleFlight(self.background)
         self.metrics = Metrics()
-        self.cache = ResponseCache(self.store, MemoryGenerations(), self.flight, self.metrics, self.clock)
+        self.cache = ResponseCache(
+            self.store,
+            MemoryGenerations(),
+            self.flight,
+            self.metrics,
+            self.clock,
+            stale_if_error=stale_if_error,
+        )
         self.get, self.invalidate = self.cache.get, self.cache.invalidate
 
     async def ask(self, lookup: Lookup, fill: Callable[[], Awaitable[Reply]]) -> str:
@@ -388,6 +395,155 @@ async def test_a_change_elsewhere_does_not_spoil_a_fill(f: Fixture) -> None:
     await f.invalidate(Change(JIRA))
     upstream.go.set()
     assert words(await task) == "miss absent"
+
+
+# Standing in for an upstream that is down (C-33)
+
+DOWN = UpstreamUnavailable(GH, Reason.TIMEOUT)
+
+
+async def test_an_expired_result_stands_in_while_its_upstream_is_down() -> None:
+    """For its own context, as long as the bound says, with a ttl of nothing."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**PRIVATE)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.error = DOWN
+    cached = await f.get(ANN, upstream)
+    assert (words(cached), number(cached)) == ("stale upstream-down", 1)
+    assert cached.entry.remaining_ms(f.clock()) == 0
+    for lookup in (BOB, LISTS):
+        with pytest.raises(UpstreamUnavailable):
+            await f.get(lookup, upstream)
+    f.clock.now += 299.9
+    assert await f.ask(ANN, upstream) == "stale upstream-down"
+    f.clock.now += 0.1
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(ANN, upstream)
+    upstream.error = None
+    assert await f.ask(ANN, upstream) == "miss absent"
+    f.assert_idle()
+
+
+async def test_a_public_result_stands_in_for_everybody_who_waits() -> None:
+    """One fetch fails for all of them; each is served from the arm that is his to read."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.error = DOWN
+    answers = await asyncio.gather(*(f.ask(lookup, upstream) for lookup in (ANN, BOB, LISTS)))
+    assert answers == ["stale upstream-down"] * 3
+    assert upstream.fetches == 2
+    narrowed = replace(BOB, rules=Rules(share_public=False))
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(narrowed, upstream)
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.PROTOCOL, Reason.CREDENTIALS, Reason.TOO_LARGE, Reason.ERA, Reason.STOPPING]
+)
+async def test_nothing_stands_in_for_an_upstream_that_answered(reason: Reason) -> None:
+    """Garbage and refusals are answers."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.error = UpstreamUnavailable(GH, reason)
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(ANN, upstream)
+
+
+@pytest.mark.parametrize(
+    ("error", "for_bob"),
+    [
+        (McpError(-32602, "Resource not found"), False),
+        (UpstreamUnavailable(GH, Reason.CREDENTIALS), False),
+        (Challenge(GH, 401, None, None), True),
+    ],
+)
+@pytest.mark.parametrize("hints", [PUBLIC, PRIVATE])
+async def test_what_was_refused_once_never_stands_in(
+    error: Exception, for_bob: bool, hints: dict[str, object]
+) -> None:
+    """Not even when the upstream goes down after that; a challenge was about one caller's credential."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**hints)
+    await f.get(ANN, upstream)
+    if hints is PRIVATE:
+        await f.get(BOB, upstream)
+        for_bob = True
+    f.clock.now += 60
+    upstream.error = error
+    with pytest.raises(type(error)):
+        await f.get(ANN, upstream)
+    upstream.error = DOWN
+    if hints is PRIVATE:
+        with pytest.raises(UpstreamUnavailable):
+            await f.get(ANN, upstream)
+    if for_bob:
+        assert await f.ask(BOB, upstream) == "stale upstream-down"
+    else:
+        with pytest.raises(UpstreamUnavailable):
+            await f.get(BOB, upstream)
+
+
+async def test_what_changed_or_was_replaced_never_stands_in() -> None:
+    """After an invalidation (C-30), and after a newer answer that must not be kept."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**PRIVATE)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    await f.invalidate(Change(GH, "tools/list"))
+    upstream.error = DOWN
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(ANN, upstream)
+
+    upstream.error = None
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.hints = {"ttlMs": 0}
+    assert await f.ask(ANN, upstream) == "bypass ttl"
+    upstream.error = DOWN
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(ANN, upstream)
+
+
+async def test_what_stands_in_is_looked_up_without_asking_anybody() -> None:
+    """A list skips an upstream that is known to be down; what is fresh is then a hit like any other."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    assert words(await f.cache.stand_in(BOB, DOWN)) == "hit hit"
+    f.clock.now += 60
+    assert words(await f.cache.stand_in(BOB, DOWN)) == "stale upstream-down"
+    assert upstream.fetches == 1
+    text = (await asyncio.to_thread(f.metrics.render)).decode()
+    assert 'reason="upstream-down",result="stale",upstream="gh"} 1.0' in text
+
+
+# Results of calls
+
+
+async def test_a_calls_result_is_kept_for_the_operators_time_and_never_stands_in() -> None:
+    """It has no ttlMs that would tell its age."""
+    rules = rules_for_call(Rules(), ttl=60.0, scope="private")
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(content=[], ttlMs=5, cacheScope="public")
+    call = replace(ANN, method="tools/call", target="{}", rules=rules)
+    assert await f.ask(call, upstream) == "miss absent"
+    f.clock.now += 59.9
+    cached = await f.get(call, upstream)
+    assert (words(cached), cached.overrides) == ("hit hit", ("calls",))
+    f.clock.now += 0.1
+    upstream.error = DOWN
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(call, upstream)
+    text = (await asyncio.to_thread(f.metrics.render)).decode()
+    assert 'cache_hints_total{method="tools/call",source="override",upstream="gh"} 1.0' in text
+
+
+async def test_a_failed_call_is_nobodys_but_its_callers() -> None:
+    """isError is an answer to one call: whoever waited makes his own."""
+    rules = rules_for_call(Rules(), ttl=60.0, scope="public")
+    f, upstream = Fixture(), Upstream(content=[], isError=True)
+    call = replace(ANN, method="tools/call", target="{}", rules=rules)
+    answers = await asyncio.gather(*(f.get(call, upstream) for _ in range(3)))
+    assert sorted(number(cached) for cached in answers) == [1, 2, 3]
+    assert {words(cached) for cached in answers} == {"bypass error"}
 
 
 # Waiting together

@@ -55,6 +55,8 @@ RULES = (
     Rules(min_ttl={"tools/list": 30.0}, max_ttl=50.0),
 )
 PLENTY, SCARCE = 2**24, 4000
+BOUNDS = (0.0, 0.0, 20.0, 600.0)
+"""How long a result may stand in for an upstream that is down."""
 
 Question = tuple[str, str | None]
 
@@ -91,17 +93,21 @@ class CacheMachine(RuleBasedStateMachine):
         kind=st.integers(0, len(QUESTIONS) - 1),
         rules=st.sampled_from(RULES),
         max_bytes=st.sampled_from([PLENTY, PLENTY, SCARCE]),
+        bound=st.sampled_from(BOUNDS),
     )
-    def begin(self, kind: int, rules: Rules, max_bytes: int) -> None:
+    def begin(self, kind: int, rules: Rules, max_bytes: int, bound: float) -> None:
         self.questions, self.announceable = QUESTIONS[kind], CHANGES[kind]
         self.loop = asyncio.new_event_loop()
         self.reported: list[dict[str, object]] = []
         self.loop.set_exception_handler(lambda _, context: self.reported.append(context))
         self.clock = Clock()
         self.background = Background()
-        self.store = MemoryStore(max_bytes, self.clock)
+        self.store = MemoryStore(max_bytes, self.clock, linger=bound)
+        self.bound = bound
         self.flight = SingleFlight(self.background)
-        self.cache = ResponseCache(self.store, MemoryGenerations(), self.flight, Metrics(), self.clock)
+        self.cache = ResponseCache(
+            self.store, MemoryGenerations(), self.flight, Metrics(), self.clock, stale_if_error=bound
+        )
         self.rules = rules
         self.changes: list[Change | str] = []
         """What was announced so far; a word is a list whose public pages were taken back."""
@@ -168,6 +174,11 @@ class CacheMachine(RuleBasedStateMachine):
     def fail(self, which: int, refused: bool) -> None:
         fetch = self.open.pop(which % len(self.open))
         number = str(fetch.number)
+        if refused:  # what was kept before must not stand in after that
+            for owner in (self.context(fetch.leader.caller), "everybody"):
+                kept = self.model.get((owner, fetch.leader.question))
+                if kept is not None and self.clock.now >= kept.received + kept.ttl and self.bound:
+                    del self.model[owner, fetch.leader.question]
         error = McpError(-32602, number) if refused else UpstreamUnavailable(GH, Reason.TIMEOUT, number)
         fetch.reply.set_exception(error)
         self.settle()
@@ -241,6 +252,20 @@ class CacheMachine(RuleBasedStateMachine):
         """Whether its ttl lasts, and no change came since it was begun."""
         return self.clock.now < fetch.received + fetch.ttl and not self.touched(fetch, fetch.changes)
 
+    def standing_in(self, waiter: Waiter) -> list[Fetch]:
+        """Return what may be served to this caller while the upstream is down."""
+        owners = [self.context(waiter.caller)] if self.context(waiter.caller) is not None else []
+        if self.rules.share_public and self.rules.scope != "private":
+            owners.append("everybody")
+        kept = [self.model.get((owner, waiter.question)) for owner in owners if self.bound]
+        return [
+            fetch
+            for fetch in kept
+            if fetch is not None
+            and self.clock.now < fetch.received + fetch.ttl + self.bound
+            and not self.touched(fetch, fetch.changes)
+        ]
+
     def touched(self, fetch: Fetch, since: int, until: int | None = None) -> bool:
         """Whether a change announced in between makes this result stale."""
         return any(self.touches(change, fetch) for change in self.changes[since:until])
@@ -275,6 +300,7 @@ class CacheMachine(RuleBasedStateMachine):
             return
         own, everybody = (self.context(fetch.leader.caller), question), ("everybody", question)
         self.model.pop(own if fetch.scope == "public" else everybody, None)
+        self.model.pop(everybody if fetch.scope == "public" else own, None)
         if fetch.ttl > 0.0 and (fetch.scope == "public" or own[0] is not None):
             self.model[everybody if fetch.scope == "public" else own] = fetch
 
@@ -292,6 +318,8 @@ class CacheMachine(RuleBasedStateMachine):
                 assert refused.question == waiter.question
             else:
                 assert isinstance(error, UpstreamUnavailable)
+                if self.store.largest == PLENTY:
+                    assert self.standing_in(waiter) == []
                 assert self.fetches[int(error.detail)].leader.question == waiter.question
 
     def same_context(self, one: Waiter, other: Waiter) -> bool:
@@ -308,6 +336,11 @@ class CacheMachine(RuleBasedStateMachine):
         assert cached.entry.remaining_ms(self.clock()) <= fetch.ttl * 1000
         if cached.source == "hit":
             assert self.fresh(fetch)
+        elif cached.source == "stale":
+            assert cached.entry.remaining_ms(self.clock()) == 0
+            assert self.clock.now < fetch.received + fetch.ttl + self.bound
+            assert not self.touched(fetch, fetch.changes)
+            assert self.store.largest != PLENTY or fetch in self.standing_in(waiter)
         elif waiter.question[0] == "resources/read" and fetch.ttl == 0.0:
             assert own
         if self.touched(fetch, fetch.changes):
@@ -340,7 +373,7 @@ TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=50, d
 def test_the_machine_can_tell_a_stale_hit() -> None:
     """The model itself is tested: a change it knows of must make its own entry unservable."""
     machine = CacheMachine()
-    machine.begin(0, Rules(), PLENTY)
+    machine.begin(0, Rules(), PLENTY, 0.0)
     machine.ask("ann", 0)
     machine.answer(0, 40.0, "public", True, frozenset(), 10)
     assert machine.servable("bob", ("tools/list", None)) is machine.fetches[0]

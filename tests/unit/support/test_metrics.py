@@ -56,7 +56,8 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.catalogue("time", some_word(source), 1)
         metrics.dropped("time", some_word(source))
         metrics.redis_operation(some_word(source), some_word(source))
-    assert repr(metrics) == "<Metrics 19 metrics, 11 series>"
+        metrics.cache_hints("time", some_word(source), overridden=True)
+    assert repr(metrics) == "<Metrics 20 metrics, 12 series>"
     assert lines(metrics, "mcp_gateway_exchanges_total") == [
         'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
     ]
