@@ -79,7 +79,6 @@ from gateway.support.seal import Seal, SealBroken
 from gateway.upstream.pool import StaleSchema, UpstreamPool
 
 _CURSOR_TTL = 600.0
-_SNAPSHOTS = 256
 _PROFILES = 1024
 _LONGEST_PROFILE = 4096
 
@@ -122,7 +121,7 @@ class Pipeline:
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
         self._profiles: LRUCache[bytes, Profile] = LRUCache(_PROFILES)
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
-            _SNAPSHOTS, _CURSOR_TTL, timer=clock
+            max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
 
     def __repr__(self) -> str:
@@ -291,7 +290,8 @@ class Pipeline:
         members: dict[str, Json] = {row.items or "": body}
         if following is not None:
             owner = None if view.scope == "public" else principal.partition
-            self._snapshots[owner, view.digest] = snapshot
+            if _weight(snapshot) <= self._snapshots.maxsize:
+                self._snapshots[owner, view.digest] = snapshot
             cursor = encode_cursor(Cursor(call.method, following, view.digest, self._federation.endpoint))
             token = self._seal.seal("cursor", cursor, bound_to=_bound(principal), ttl=_CURSOR_TTL)
             members["nextCursor"] = encode(token)
@@ -577,6 +577,12 @@ class _Snapshot:
     view: View
     received: float
     failures: Failures[UpstreamName]
+
+
+def _weight(snapshot: _Snapshot) -> int:
+    """Return the bytes of a snapshot: its items, the array they were joined to, and what surrounds them."""
+    view = snapshot.view
+    return 1024 + 2 * len(view.body) + 64 * len(view.items)
 
 
 class _Shown:

@@ -251,6 +251,40 @@ async def test_a_cursor_into_a_list_that_has_changed_is_refused_where_its_snapsh
             assert (refused.status, refused.code) == (400, -32602)
 
 
+def heavy(kilobytes, name="t"):
+    return [tool(f"{name}{number}", description="x" * kilobytes * 512) for number in range(2)]
+
+
+async def test_a_list_too_large_for_a_snapshot_is_read_anew_for_every_page():
+    """It is paged through all the same, as long as it stays as it is (F-20)."""
+    async with (
+        ScriptedUpstream(tools=heavy(700), ttl_ms=0) as alpha,
+        running({"alpha": alpha}, cache={"memory": "1MiB"}, limits={"page_size": 1}) as gateway,
+    ):
+        pages = await gateway.pages("tools/list")
+        assert [page.names for page in pages] == [["alpha__t0"], ["alpha__t1"]]
+        alpha.tools = heavy(700, name="other")
+        refused = await gateway.ask("tools/list", {"cursor": pages[0].result["nextCursor"]})
+        assert (refused.status, refused.code) == (400, -32602)
+
+
+async def test_snapshots_are_bounded_in_bytes():
+    """Callers who never come back for their next page cannot fill the memory: the oldest go."""
+    async with (
+        ScriptedUpstream(scope="private", ttl_ms=0) as alpha,
+        running({"alpha": alpha}, cache={"memory": "1MiB"}, limits={"page_size": 1}) as gateway,
+    ):
+        cursors = {}
+        for number in range(4):
+            alpha.tools = heavy(200, name=f"n{number}t")
+            listed = await gateway.ask("tools/list", token=f"TOK-{number}")
+            cursors[f"TOK-{number}"] = {"cursor": listed.result["nextCursor"]}
+        alpha.tools = heavy(1)
+        first = await gateway.ask("tools/list", cursors["TOK-0"], token="TOK-0")
+        last = await gateway.ask("tools/list", cursors["TOK-3"], token="TOK-3")
+        assert (first.code, last.names) == (-32602, ["alpha__n3t1"])
+
+
 # What is in a list passes as it is (B10, B11, B32)
 
 SCHEMAS = [
