@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.cache.flight import SingleFlight
@@ -193,8 +194,9 @@ class Gateway:
             "era": status.era,
             "version": status.version,
             "error": None if status.last_error is None else status.last_error.value,
+            "http_status": _http_status(status.detail),
             "active": status.active,
-            "seconds": round(time.monotonic() - status.since, 1),
+            "in_state_seconds": round(time.monotonic() - status.since, 1),
             **self.runtime.catalogue.report(name),
         }
 
@@ -216,12 +218,17 @@ class Gateway:
             self._settled.set()
 
 
-def serve(config: Config, *, ready: Callable[[Addresses], None] | None = None) -> int:
+def serve(
+    config: Config, *, ready: Callable[[Addresses], None] | None = None, warnings: Sequence[str] = ()
+) -> int:
     """Run until SIGTERM or SIGINT and return the exit code; a second signal ends the process at once with 1.
 
-    `ready` is called once the addresses are bound. Raises OSError for an address that cannot be had.
+    `ready` is called once the addresses are bound; `warnings`, of the configuration, go to the log. Raises
+    OSError for an address that cannot be had.
     """
     logs.configure(config.log, secrets=_secrets(config))
+    for warning in warnings:
+        log.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, ready))
 
@@ -239,6 +246,8 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    if hasattr(signal, "SIGHUP"):  # it would end the process, and means reload to many a service manager
+        loop.add_signal_handler(signal.SIGHUP, _cannot_reload)
     addresses = await gateway.start()
     if ready is not None:
         ready(addresses)
@@ -248,6 +257,10 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)
     await gateway.stop(config.shutdown_grace)
     return 0
+
+
+def _cannot_reload() -> None:
+    log.warning("reload is not supported by this version; restart to apply a changed configuration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +332,12 @@ def _server_info(config: Config) -> bytes:
     if config.identity.title is not None:
         identity["title"] = config.identity.title
     return encode(identity)
+
+
+def _http_status(detail: str) -> int | None:
+    """Return the number of an HTTP status; the rest of a detail is for logs, it may name an address."""
+    hit = re.match(r"HTTP ([1-5][0-9]{2})\b", detail)
+    return int(hit[1]) if hit else None
 
 
 def _url(bound: list[tuple[str, int]]) -> str:

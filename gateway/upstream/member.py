@@ -86,6 +86,7 @@ class Member:
         self._clock = clock
         self._random = random
         self._pace = pace
+        metrics.upstream_up(upstream.name, False)  # a series from the start, for alerts on what never came up
         self._status = UpstreamStatus(upstream.name, since=clock())
         self._probe_now = asyncio.Event()
         self._probed = asyncio.Event()

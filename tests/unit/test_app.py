@@ -6,8 +6,9 @@ import json
 import pytest
 
 from gateway import app
+from gateway.protocol.call import Reason
 from tests.support.running import ONCE, running, settings
-from tests.support.scripted import ScriptedUpstream, hang, tool
+from tests.support.scripted import ScriptedUpstream, hang, status, tool
 
 SECRET = "s3cret-token-of-the-gateway"
 
@@ -57,6 +58,8 @@ async def test_the_status_tells_names_and_numbers_and_no_secret():
             assert told["phase"] == "ready"
             assert told["endpoints"] == {"/mcp": ["alpha"]}
             assert told["upstreams"]["alpha"]["state"] == "up"
+            assert told["upstreams"]["alpha"]["in_state_seconds"] >= 0
+            assert told["upstreams"]["alpha"]["http_status"] is None
             assert told["upstreams"]["alpha"]["listed"] == {"tools/list": 2}
             assert told["cache"]["entries"] == 1
             for shown in (json.dumps(told), repr(gateway.gateway), repr(gateway.runtime.catalogue)):
@@ -64,6 +67,26 @@ async def test_the_status_tells_names_and_numbers_and_no_secret():
                 assert "TOK-A" not in shown
                 assert alpha.url not in shown
             assert repr(gateway.gateway).startswith("<Gateway ready <HttpFront 127.0.0.1:")
+
+
+async def test_the_status_tells_which_http_status_an_upstream_is_down_for():
+    """The number alone: a detail may name an address."""
+    async with ScriptedUpstream() as alpha:
+        alpha.on("server/discover", status(503))
+        async with running({"alpha": alpha}, admin="127.0.0.1:0") as gateway:
+            _, told = await gateway.admin("/status.json")
+            assert told["upstreams"]["alpha"]["error"] == Reason.STATUS.value
+            assert told["upstreams"]["alpha"]["http_status"] == 503
+
+
+async def test_an_upstream_has_a_metric_before_it_was_ever_up():
+    """An alert on what never came up needs a series."""
+    async with ScriptedUpstream() as silent:
+        silent.on("server/discover", hang())
+        async with running({"silent": silent}, settled=False) as gateway:
+            assert gateway.status("silent").state == "starting"
+            shown = await asyncio.to_thread(gateway.runtime.metrics.render)
+            assert b'mcp_gateway_upstream_up{upstream="silent"} 0.0' in shown
 
 
 async def test_the_tools_command_lists_what_clients_see_and_what_keeps_others_away():

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -34,8 +34,16 @@ class ScriptedApp:
         self.error = error
         self.problems = problems
         self.asked: list[str] = []
+        self.warnings: tuple[str, ...] = ()
 
-    def serve(self, config: Config, *, ready: Callable[[Addresses], None] | None = None) -> int:
+    def serve(
+        self,
+        config: Config,
+        *,
+        ready: Callable[[Addresses], None] | None = None,
+        warnings: Sequence[str] = (),
+    ) -> int:
+        self.warnings = tuple(warnings)
         if self.error:
             raise self.error
         assert ready is not None
@@ -91,7 +99,11 @@ def test_check_lists_every_problem_and_what_to_do(bad: str, capsys: pytest.Captu
         f"{bad}:2: upstreams.gh.timout: unknown key; did you mean `timeout`?",
     ]
     assert err.splitlines()[2] == "error: 2 problems in the configuration"
-    assert err.splitlines()[-1].startswith("next: ")
+    assert err.splitlines()[-1] == (
+        f"next: mend this and try `mcp-gateway check {bad}`; `mcp-gateway schema` prints every key"
+    )
+    assert main(["serve", "-c", bad], app=ScriptedApp()) == 2
+    assert f"`mcp-gateway check {bad}`" in capsys.readouterr().err
 
 
 def test_check_answers_programs(good: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +163,20 @@ def test_serve_tells_programs_in_one_line(good: str, capsys: pytest.CaptureFixtu
         "admin": "http://127.0.0.1:4712",
         "upstreams": ["time", "gh"],
     }
+
+
+def test_serve_hands_warnings_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that reads JSON lines gets JSON lines; what stops the start is said in words."""
+    path, app = tmp_path / "mcp.json", ScriptedApp()
+    path.write_text('{"mcpServers": {"My Server": {"url": "http://a/mcp"}}}')
+    assert main(["serve", str(path)], app=app) == 0
+    assert capsys.readouterr().err == ""
+    assert app.warnings == (
+        "mcpServers.My Server becomes the upstream my-server: its tools are named after that",
+    )
+    path.write_text('{"mcpServers": {"My Server": {"url": "nope"}}}')
+    assert main(["serve", str(path)], app=app) == 2
+    assert "warning: mcpServers.My Server becomes" in capsys.readouterr().err
 
 
 def test_serve_ends_with_the_code_of_the_gateway(good: str) -> None:
