@@ -635,11 +635,8 @@ def _contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
 
 
 def _worth_a_look(config: Config) -> Iterator[str]:
-    if parse_address(config.listen).host in ("0.0.0.0", "::") and not (config.hosts or config.public_url):
-        yield (
-            f"listen: {config.listen} answers to any Host header: name in `hosts` or `public_url` how "
-            "clients reach the gateway"
-        )
+    if not (config.hosts or is_loopback(f"http://{config.listen}")):
+        yield f"listen: {config.listen} answers to any Host header; name under `hosts` how clients reach it"
     for name, upstream in config.upstreams.items():
         place = f"upstreams.{name}"
         if upstream.tls.insecure_skip_verify:

@@ -384,6 +384,7 @@ class HttpFront:
     def _refused(self, endpoint: str | None, refusal: Outcome) -> Outcome:
         if refusal.status >= 400:  # a preflight is none
             self._metrics.rejected(endpoint or OTHER, refusal.word)
+            log.debug("%s: refused with %d, %s", endpoint or OTHER, refusal.status, refusal.word)
         return refusal
 
     def _check(

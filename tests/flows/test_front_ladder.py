@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -68,6 +69,18 @@ async def test_each_step_answers_with_its_own_status(row: str) -> None:
     assert "gateway.front" not in reply.body.decode()
     if reply.body:
         assert reply.header("content-type")
+
+
+async def test_each_refusal_is_a_line_of_the_debug_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Endpoint, status and reason, and nothing that the client wrote (B42)."""
+    caplog.set_level(logging.DEBUG, "gateway.front.http")
+    async with serving(Answers(), limits={"message": 1000}) as gateway:
+        for request, _ in LADDER.values():
+            caplog.clear()
+            reply = await gateway.ask(request)
+            lines = [line for line in caplog.messages if "refused with" in line]
+            assert len(lines) == 1, request[:60]
+            assert re.fullmatch(rf"(/mcp|other): refused with {reply.status}, [a-z_]+", lines[0])
 
 
 async def test_each_refusal_is_counted_by_its_reason() -> None:
