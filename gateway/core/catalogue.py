@@ -45,6 +45,8 @@ T = TypeVar("T")
 _FIRST_REST = 1.0
 _LONGEST_REST = 30.0
 _CONTEXTS = 4096
+_ABSENCE = 60.0
+"""Seconds for which an upstream is not asked again for a list that it said it does not serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Part:
     expires: float
     scope: Scope
     origin: Origin = FRESH
+    served: bool = True
+    """False for an upstream that neither declared nor serves such a list."""
 
 
 _Pages: TypeAlias = Callable[[UpstreamName, str, str | None, Caller], Awaitable[Cached]]
@@ -111,7 +115,7 @@ class Catalogue:
         }
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
-        self._lacking: set[tuple[UpstreamName, str]] = set()
+        self._lacking: LRUCache[tuple[UpstreamName, str, Partition | None], float] = LRUCache(_CONTEXTS)
         self._rests: dict[UpstreamName, tuple[float, float]] = {}
 
     def known(self, name: UpstreamName, method: str, caller: Caller) -> Listing | None:
@@ -193,11 +197,9 @@ class Catalogue:
 
     async def changed(self, change: Change) -> None:
         """Drop what an upstream's change made stale; after a reconnect anything may be different (C-30)."""
-        self._lacking = {
-            (name, method)
-            for name, method in self._lacking
-            if name != change.upstream or change.method not in (None, method)
-        }
+        for key in [key for key in self._lacking if key[0] == change.upstream]:
+            if change.method in (None, key[1]):
+                del self._lacking[key]
         if change.method is None:
             self._rests.pop(change.upstream, None)
         await self._cache.invalidate(change)
@@ -244,16 +246,33 @@ class Catalogue:
         declared = self.offers(name, METHODS[method].capability)
         if declared is False:
             return None
-        if (name, method) not in self._lacking:
-            try:
-                return await self._walk(name, method, caller, page)
-            except McpError as error:
-                if error.code != METHOD_NOT_FOUND:
-                    raise
-                # Declared, but not served: it counts as empty until the upstream restarts (B48).
-                log.warning("upstream %s does not serve %s", name, method)
-                self._lacking.add((name, method))
-        return Part(name, NOTHING, float("inf"), float("inf"), "public") if declared else None
+        key = (name, method, self._context(name, caller))
+        since = self._lacking.get(key)
+        if since is not None and self._clock() < since + _ABSENCE:
+            return self._nothing(name, since, FRESH, declared is True)
+        epoch = self._cache.epoch
+        try:
+            part = await self._walk(name, method, caller, page)
+        except McpError as error:
+            if error.code != METHOD_NOT_FOUND:
+                raise
+        else:
+            self._lacking.pop(key, None)
+            return part
+        # It counts as empty for a while, for whoever it said so to: it may serve others (B48).
+        if since is None:
+            log.warning("upstream %s does not serve %s", name, method)
+        now = self._clock()
+        if self._cache.epoch == epoch:  # else what it said may be outdated already (C-32)
+            self._lacking[key] = now
+        return self._nothing(name, now, Origin("miss", "absent"), declared is True)
+
+    def _nothing(self, name: UpstreamName, since: float, whence: Origin, served: bool) -> Part:
+        """Return the share of an upstream that said it has no such list, kept as other answers would be."""
+        rules = self._rules[name]
+        own = self._config.upstreams[name].auth.kind == "forward" or rules.scope == "private"
+        scope: Scope = "private" if own or not rules.share_public else "public"
+        return Part(name, NOTHING, since, since + min(_ABSENCE, rules.max_ttl), scope, whence, served)
 
     async def _walk(self, name: UpstreamName, method: str, caller: Caller, ask: "_Pages") -> Part:
         entries: list[Entry] = []

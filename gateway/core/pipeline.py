@@ -261,7 +261,7 @@ class Pipeline:
             names, lambda name: self._catalogue.part(name, method, caller)
         )
         parts = [part for name in names if (part := answers.get(name)) is not None]
-        if not parts:
+        if not any(part.served for part in parts):
             raise _all_failed(method, failures) if failures else not_served(method)
         return parts, failures
 

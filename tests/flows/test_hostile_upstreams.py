@@ -4,8 +4,9 @@ import pytest
 
 from gateway.core import catalogue
 from gateway.core.lists import parse_page
-from tests.support.running import running
-from tests.support.scripted import ScriptedUpstream, status, tool
+from gateway.protocol.call import Change, UpstreamName
+from tests.support.running import Clock, running
+from tests.support.scripted import ScriptedUpstream, default, error, status, tool
 
 
 async def test_a_retry_after_of_any_year_costs_no_list():
@@ -70,3 +71,82 @@ async def test_decorations_no_client_could_read_cost_no_list_and_no_item(caplog)
         assert await gateway.counted('dropped_total{upstream="alpha",what="member"}') == 4
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len([text for text in told if text.startswith("upstream alpha: ")]) == 4
+
+
+# What it says to one caller is said to that caller (B07, B48)
+
+ANN, BOB = "TOK-A", "TOK-B"
+
+
+def only_for(token, otherwise):
+    """Behave well towards who shows this token."""
+
+    async def behave(exchange):
+        shown = exchange.received.header("authorization")
+        await (default if shown == f"Bearer {token}" else otherwise)(exchange)
+
+    return behave
+
+
+def forwarding(upstream, **members):
+    return {"url": upstream.url, "auth": "forward", **members}
+
+
+async def test_a_list_that_is_not_served_to_one_caller_is_served_to_others():
+    """And to that one again after a while; the joined list says no more than that of itself (C-10, C-27)."""
+    clock = Clock()
+    async with (
+        ScriptedUpstream(tools=[tool("a")], ttl_ms=600_000) as alpha,
+        ScriptedUpstream(tools=[tool("b")], ttl_ms=600_000) as beta,
+        running({"alpha": alpha, "beta": forwarding(beta)}, clock=clock) as gateway,
+    ):
+        beta.on("tools/list", only_for(BOB, error(-32601, http=404)))
+        for age in (0, 10):
+            clock.advance(age)
+            listed = await gateway.ask("tools/list", token=ANN)
+            assert (listed.names, listed.missing) == (["alpha__a"], [])
+            assert listed.hints == (60_000 - 1000 * age, "private")
+        assert len(beta.seen("tools/list")) == 1
+        assert (await gateway.ask("tools/list", token=BOB)).names == ["alpha__a", "beta__b"]
+        assert (await gateway.ask("tools/call", {"name": "beta__b"}, token=BOB)).text["tool"] == "b"
+        beta.reset("tools/list")
+        clock.advance(51)
+        assert (await gateway.ask("tools/list", token=ANN)).names == ["alpha__a", "beta__b"]
+
+
+async def test_what_nobody_declared_nor_serves_is_not_found():
+    """Also where the upstream never said what it can do: to the gateway itself it says nothing."""
+    async with ScriptedUpstream(tools=[tool("b")]) as beta:
+        beta.on("server/discover", only_for(BOB, status(401)))
+        beta.on("prompts/list", error(-32601, http=404))
+        async with running({"beta": forwarding(beta)}) as gateway:
+            for _ in range(2):
+                refused = await gateway.ask("prompts/list", token=ANN)
+                assert (refused.status, refused.code) == (404, -32601)
+            assert len(beta.seen("prompts/list")) == 1
+            assert (await gateway.ask("tools/list", token=ANN)).names == ["beta__b"]
+
+
+async def test_an_absence_ends_with_a_change_and_is_not_learnt_across_one():
+    """What was said before a change says nothing of what is after it (C-32)."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+        running({"alpha": alpha, "beta": beta}) as gateway,
+    ):
+        catalogue = gateway.runtime.catalogue
+        change = Change(UpstreamName("beta"), "tools/list")
+
+        async def changing(exchange):
+            await catalogue.changed(change)
+            await error(-32601, http=404)(exchange)
+
+        beta.on("tools/list", error(-32601, http=404))
+        for _ in range(2):
+            assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+        assert len(beta.seen("tools/list")) == 1
+        await catalogue.changed(change)
+        beta.on("tools/list", changing)
+        assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+        beta.reset("tools/list")
+        assert (await gateway.ask("tools/list")).names == ["alpha__a", "beta__b"]
