@@ -116,7 +116,9 @@ class Catalogue:
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
         self._lacking: LRUCache[tuple[UpstreamName, str, Partition | None], float] = LRUCache(_CONTEXTS)
-        self._rests: dict[UpstreamName, tuple[float, float]] = {}
+        self._rests: LRUCache[tuple[UpstreamName, Partition | None], tuple[float, float]] = LRUCache(
+            _CONTEXTS
+        )
 
     def known(self, name: UpstreamName, method: str, caller: Caller) -> Listing | None:
         """Return what this upstream listed when last asked with the caller's credential there (A-47)."""
@@ -144,7 +146,7 @@ class Catalogue:
         async def stand_in(error: UpstreamUnavailable) -> Part | None:
             return await self._whole(name, method, caller, partial(self._kept_page, error))
 
-        return await self._in_time(name, method, ask, stand_in)
+        return await self._in_time(name, method, caller, ask, stand_in)
 
     async def discover(self, name: UpstreamName, caller: Caller) -> Cached:
         """Return what one upstream says it can do; raises as `part` does."""
@@ -154,6 +156,7 @@ class Catalogue:
         return await self._in_time(
             name,
             "server/discover",
+            caller,
             lambda: self._cache.get(lookup, fill),
             lambda error: self._cache.stand_in(lookup, error),
         )
@@ -201,7 +204,8 @@ class Catalogue:
             if change.method in (None, key[1]):
                 del self._lacking[key]
         if change.method is None:
-            self._rests.pop(change.upstream, None)
+            for rest in [rest for rest in self._rests if rest[0] == change.upstream]:
+                del self._rests[rest]
         await self._cache.invalidate(change)
 
     def report(self, name: UpstreamName) -> Mapping[str, object]:
@@ -223,22 +227,23 @@ class Catalogue:
         self,
         name: UpstreamName,
         method: str,
+        caller: Caller,
         ask: Callable[[], Awaitable[T]],
         stand_in: Callable[[UpstreamUnavailable], Awaitable[T]],
     ) -> T:
         if not self._pool.available(name):
             outage = self._pool.status(name).outage
             return await stand_in(UpstreamUnavailable(name, Reason.DOWN, outage=outage))
-        if self._resting(name):  # it has just let a list wait too long
+        if self._resting(name, caller):  # it has just let a list wait too long
             return await stand_in(UpstreamUnavailable(name, Reason.DOWN, outage=True))
         limit = self._config.upstreams[name].list_timeout
         try:
             async with asyncio.timeout(limit):
                 answer = await ask()
         except TimeoutError:
-            self._rest(name)
+            self._rest(name, caller)
         else:
-            self._rests.pop(name, None)
+            self._rests.pop((name, self._context(name, caller)), None)
             return answer
         return await stand_in(UpstreamUnavailable(name, Reason.TIMEOUT, f"{method}: list_timeout {limit:g}s"))
 
@@ -401,14 +406,18 @@ class Catalogue:
             return caller.principal.partition
         return None
 
-    def _resting(self, name: UpstreamName) -> bool:
-        rest = self._rests.get(name)
+    def _resting(self, name: UpstreamName, caller: Caller) -> bool:
+        rest = self._rests.get((name, self._context(name, caller)))
         return rest is not None and self._clock() < rest[0]
 
-    def _rest(self, name: UpstreamName) -> None:
-        """Leave an upstream that hangs out of lists for a while: it must not slow every one of them (B01)."""
-        delay = min(self._rests.get(name, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
-        self._rests[name] = (self._clock() + delay, delay)
+    def _rest(self, name: UpstreamName, caller: Caller) -> None:
+        """Leave an upstream that hangs out of lists for a while: it must not slow every one of them (B01).
+
+        One that knows its callers may hang for some of them only.
+        """
+        key = (name, self._context(name, caller))
+        delay = min(self._rests.get(key, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
+        self._rests[key] = (self._clock() + delay, delay)
 
 
 def _rules(config: Config, name: str) -> Rules:

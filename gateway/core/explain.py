@@ -162,7 +162,7 @@ class Explainer:
         return [await self._share(name, question.method, row, caller) for name in names], None
 
     async def _share(self, name: UpstreamName, method: str, row: Method, caller: Caller) -> Share:
-        if not self._directory.may_offer(name, row) or self._catalogue.lacks(name, method):
+        if not self._directory.may_offer(name, row) or self._catalogue.lacks(name, method, caller):
             return Share(name, None, note=f"it serves no {method}, so it is not asked")
         pages = await self._pages(name, method, caller)
         return Share(name, joined((origin(p.outlook, p.reason) for p in pages), partial=False), pages)

@@ -6,7 +6,7 @@ from gateway.core import catalogue
 from gateway.core.lists import parse_page
 from gateway.protocol.call import Change, UpstreamName
 from tests.support.running import Clock, running
-from tests.support.scripted import ScriptedUpstream, default, error, status, tool
+from tests.support.scripted import ScriptedUpstream, default, error, hang, status, tool
 
 
 async def test_a_retry_after_of_any_year_costs_no_list():
@@ -150,3 +150,23 @@ async def test_an_absence_ends_with_a_change_and_is_not_learnt_across_one():
         assert (await gateway.ask("tools/list")).names == ["alpha__a"]
         beta.reset("tools/list")
         assert (await gateway.ask("tools/list")).names == ["alpha__a", "beta__b"]
+
+
+async def test_a_list_that_hangs_for_one_caller_is_not_kept_from_others():
+    """Who waited in vain is not made to wait again at once; nobody else is told that it rests (B01)."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+        ScriptedUpstream(tools=[tool("b")], scope="private") as beta,
+    ):
+        upstreams = {"alpha": alpha, "beta": forwarding(beta, list_timeout=0.3)}
+        async with running(upstreams, clock=Clock()) as gateway:
+            beta.on("tools/list", only_for(BOB, hang()))
+            assert (await gateway.ask("tools/list", token=ANN)).missing == ["beta"]
+            listed = await gateway.ask("tools/list", token=BOB)
+            assert (listed.names, listed.missing) == (["alpha__a", "beta__b"], [])
+            assert (await gateway.ask("prompts/list", token=ANN)).missing == ["beta"]
+            assert beta.seen("prompts/list") == []
+            beta.reset()
+            assert (await gateway.ask("tools/list", token=ANN)).missing == ["beta"]
+            await gateway.runtime.catalogue.changed(Change(UpstreamName("beta"), cause="reconnect"))
+            assert (await gateway.ask("tools/list", token=ANN)).missing == []
