@@ -15,11 +15,13 @@ from gateway.cache.stores import MemoryGenerations, MemoryStore
 from gateway.config import VERSION, Config, Upstream, parse_address
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
-from gateway.core.federation import Federation
+from gateway.core.explain import Question, Report, Unanswerable
+from gateway.core.federation import Federation, namespaces
 from gateway.core.pipeline import Pipeline
+from gateway.core.purge import Wish, changes
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
-from gateway.protocol.call import UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
 from gateway.support.metrics import Metrics
@@ -128,7 +130,12 @@ class Gateway:
             stopping=runtime.stopping,
         )
         self._admin = AdminFront(
-            runtime.metrics, phase=self.phase, upstreams=self._upstreams, status=self.status
+            runtime.metrics,
+            phase=self.phase,
+            upstreams=self._upstreams,
+            status=self.status,
+            cache=self,
+            seal=runtime.seal,
         )
         self._settled = asyncio.Event()
         self._started = time.time()
@@ -186,6 +193,24 @@ class Gateway:
             },
             "cache": {"entries": entries, "bytes": held},
         }
+
+    async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
+        """Return what the cache would do for a request; raises Unanswerable."""
+        pipelines = self.runtime.pipelines
+        path = next(iter(pipelines)) if endpoint is None else endpoint
+        if path not in pipelines:
+            raise Unanswerable(f"there is no endpoint {path[:128]!r}: {', '.join(pipelines)}")
+        return await pipelines[path].explainer.explain(question, principal)
+
+    async def purge(self, wish: Wish) -> Report:
+        """Make stale what an operator names and return what that was; raises NothingToPurge."""
+        runtime = self.runtime
+        made = changes(wish, namespaces(runtime.config))
+        for change in made:
+            await runtime.catalogue.changed(change)
+        log.info("purged by an operator: %d change(s)", len(made))
+        purged = [{"upstream": one.upstream, "method": one.method, "uri": one.uri} for one in made]
+        return {"purged": purged}
 
     def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:
         status = self.runtime.pool.status(name)

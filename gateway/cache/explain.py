@@ -84,12 +84,10 @@ def explained(
 ) -> Found:
     """Return what would become of a lookup that meets this, and of its like the last time.
 
-    `down` is its upstream. A list is then not looked up at all unless the outage may be `bridged`; a read
-    always is.
+    `down` is its upstream; what is fresh is served all the same, what is not if the outage may be `bridged`.
     """
-    looks = not down or bridged or lookup.method == READ
     for one in met:
-        if one.verdict is Verdict.FRESH and looks:
+        if one.verdict is Verdict.FRESH:
             return Found(lookup, "hit", "hit", one, now)
     nearest = _nearest(met)
     if down:

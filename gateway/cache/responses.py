@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from cachetools import LRUCache
 
+from gateway.cache.explain import Found, Last, Met, explained
 from gateway.cache.flight import Interrupted, SingleFlight
 from gateway.cache.policy import (
     CALL,
@@ -99,6 +100,7 @@ class ResponseCache:
         self._stale_if_error = stale_if_error
         self._coalesces: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
         self._private_until: LRUCache[Key, float] = LRUCache(_REMEMBERED)
+        self._last: LRUCache[Key, Last] = LRUCache(_REMEMBERED)
 
     def __repr__(self) -> str:
         return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
@@ -144,21 +146,38 @@ class ResponseCache:
     async def stand_in(self, lookup: Lookup, error: UpstreamUnavailable) -> Cached:
         """Return what may be served instead of an answer that failed so, or raise the error (C-33).
 
+        What is still fresh needs no upstream, whatever became of it (C-09).
         Each caller is looked after alone, whoever's fetch it was that failed: from the caller's own arm or
         the public one. A call's result never stands in, since it has no ttlMs that would say how old it is.
         """
-        if not error.outage or not self._stale_if_error or lookup.method == CALL:
-            raise error
         stored, verdict = await self._find(lookup)
         if stored is not None:
             cached = Cached(stored, "hit", "hit")
         else:
-            late = await self._latest_expired(lookup) if verdict is not Verdict.ABSENT else None
+            bridged = error.outage and self._stale_if_error > 0.0 and lookup.method != CALL
+            late = await self._latest_expired(lookup) if bridged and verdict is not Verdict.ABSENT else None
             if late is None:
                 raise error
             cached = Cached(late, "stale", "upstream-down")
         self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
         return cached
+
+    async def explain(self, lookup: Lookup, *, down: bool, outage: bool) -> Found:
+        """Return what would become of a lookup made now, its upstream down or not, by an outage or not.
+
+        It fetches nothing, counts nothing and changes nothing that anybody is served.
+        """
+        met = []
+        for key in _arms(lookup):
+            entry = await self._store.get(key)
+            generation = 0 if entry is None else await self._generations.latest(lookup.upstream, entry.topics)
+            now, bound = self._clock(), self._stale_if_error
+            verdict = judge(entry, generation=generation, now=now)
+            late = entry is not None and may_stand_in(entry, generation=generation, now=now, bound=bound)
+            met.append(Met(key, entry, verdict, stands_in=late))
+        last = self._last.get(public_key(lookup))
+        bridged = outage and self._stale_if_error > 0.0
+        return explained(lookup, met, last, down=down, bridged=bridged, now=self._clock())
 
     async def invalidate(self, change: Change) -> None:
         """Make everything stale that a change touches (C-30), also what is being fetched now (C-32)."""
@@ -230,7 +249,11 @@ class ResponseCache:
         except (Challenge, McpError, UpstreamUnavailable) as error:
             await self._heed(lookup, error)
             raise
-        return await self._keep(lookup, reply.result, moment, _REASONS[verdict])
+        landed = await self._keep(lookup, reply.result, moment, _REASONS[verdict])
+        cached = landed.cached
+        refused = cached.reason if cached.source == "bypass" else None
+        self._last[public_key(lookup)] = Last(cached.entry.scope, refused)
+        return landed
 
     async def _heed(self, lookup: Lookup, error: Challenge | McpError | UpstreamUnavailable) -> None:
         """Let nothing stand in later for what its upstream has refused to give again (C-33)."""

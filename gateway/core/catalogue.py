@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from cachetools import LRUCache
 
+from gateway.cache.explain import Found
 from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
@@ -188,6 +189,21 @@ class Catalogue:
     async def call(self, lookup: Lookup, request: Request, emit: Emit) -> Cached:
         """Return the result of a call that may be kept; notices go to whoever made the request (C-34)."""
         return await self._cache.get(lookup, lambda: self._pool.call(lookup.upstream, request, emit))
+
+    async def explain(
+        self, name: UpstreamName, method: str, caller: Caller, target: str | None = None
+    ) -> Found:
+        """Return what would become of one page or resource asked for now; asks nobody."""
+        resting = self._resting(name, caller)
+        down = resting or not self._pool.available(name)
+        outage = resting or self._pool.status(name).outage
+        lookup = self._lookup(name, method, caller, target)
+        return await self._cache.explain(lookup, down=down, outage=outage)
+
+    def lacks(self, name: UpstreamName, method: str, caller: Caller) -> bool:
+        """Whether an upstream said of late that it does not serve this caller this list."""
+        since = self._lacking.get((name, method, self._context(name, caller)))
+        return since is not None and self._clock() < since + _ABSENCE
 
     def forwarded(self, name: UpstreamName, principal: Principal) -> str | None:
         """Return the caller's own Authorization where the operator lets this upstream have it (Z-09)."""

@@ -20,6 +20,7 @@ from gateway.core import discover
 from gateway.core.capabilities import TASKS, Profile, list_profile, relayable, undeclared
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.directory import PUBLIC, Directory, Failures, Target, not_served
+from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
 from gateway.core.lists import Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import (
@@ -36,7 +37,7 @@ from gateway.core.results import (
 )
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
 from gateway.core.router import Namespace, uri_problem
-from gateway.core.views import Views, Whole
+from gateway.core.views import Views, Whole, owner
 from gateway.protocol.call import (
     META_SUBSCRIPTION_ID,
     SERVED_VERSIONS,
@@ -86,7 +87,6 @@ _MERGED = "*"
 """The metrics' upstream label of an answer joined from all of them."""
 
 _MISSING_META = "mcp-gateway/missingUpstreams"
-_EVERYBODY = Partition("everybody")
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 
 
@@ -119,6 +119,9 @@ class Pipeline:
         self._stopping = stopping
         self._clock = clock
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
+        self.explainer = Explainer(
+            federation, config, self._directory, catalogue, self._views, cache, clock=clock
+        )
         self._profiles: LRUCache[bytes, Profile] = LRUCache(_PROFILES)
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
@@ -341,9 +344,7 @@ class Pipeline:
 
     def _owner(self, caller: Caller) -> Partition | None:
         """Return whom a private answer may be given to again; without a credential nobody, or all (C-19)."""
-        if caller.principal.partition is None and self._config.cache.single_tenant:
-            return _EVERYBODY
-        return caller.principal.partition
+        return owner(caller.principal, single_tenant=self._config.cache.single_tenant)
 
     def _served(self, whole: Whole, whence: Origin) -> Answer:
         now = self._clock()

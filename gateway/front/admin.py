@@ -1,4 +1,4 @@
-"""Serves health, readiness, metrics and status to operators, on a listener of its own.
+"""Serves health, metrics, status and answers about the cache to operators, on a listener of its own.
 
 There is no Host check: probes come by pod address (B31). Liveness depends on nothing but the event loop.
 """
@@ -9,12 +9,22 @@ from typing import Literal, TypeAlias
 
 from aiohttp import web
 
+from gateway.front import operations
+from gateway.front.operations import Operations, Refused
 from gateway.protocol import jsonrpc
 from gateway.support.metrics import Metrics
+from gateway.support.seal import Seal
 
 Phase: TypeAlias = Literal["starting", "ready", "draining"]
 
-_PATHS = ("/healthz", "/readyz", "/metrics", "/status.json")
+_PATHS = {
+    "/healthz": ("GET", "HEAD"),
+    "/readyz": ("GET", "HEAD"),
+    "/metrics": ("GET", "HEAD"),
+    "/status.json": ("GET", "HEAD"),
+    "/explain": ("GET", "HEAD"),
+    "/purge": ("POST",),
+}
 _IDLE_CONNECTION = 75.0
 _JSON = "application/json"
 
@@ -29,11 +39,15 @@ class AdminFront:
         phase: Callable[[], Phase],
         upstreams: Callable[[], Mapping[str, str]],
         status: Callable[[], Mapping[str, object]],
+        cache: Operations,
+        seal: Seal,
     ) -> None:
         self._metrics = metrics
         self._phase = phase
         self._upstreams = upstreams
         self._status = status
+        self._cache = cache
+        self._seal = seal
         self._server: web.Server | None = None
         self._listener: asyncio.Server | None = None
 
@@ -58,10 +72,17 @@ class AdminFront:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in _PATHS:
             return _json({"error": "There is nothing at this path", "paths": list(_PATHS)}, 404)
-        if request.method not in ("GET", "HEAD"):
-            refusal = _json({"error": "Only GET and HEAD are served here"}, 405)
-            refusal.headers["Allow"] = "GET, HEAD"
+        verbs = _PATHS[request.path]
+        if request.method not in verbs:
+            refusal = _json({"error": f"Only {' and '.join(verbs)} are served here"}, 405)
+            refusal.headers["Allow"] = ", ".join(verbs)
             return refusal
+        try:
+            return await self._answer(request)
+        except Refused as error:
+            return _json({"error": str(error)}, error.status)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.path:
             case "/healthz":
                 return _json({"status": "alive"})
@@ -72,6 +93,10 @@ class AdminFront:
                 )
             case "/status.json":
                 return _json(self._status())
+            case "/explain":
+                return _json(await operations.explain(request, self._cache, self._seal))
+            case "/purge":
+                return _json(await operations.purge(request, self._cache))
             case _:
                 # In a thread: the process metrics read files.
                 text = await asyncio.to_thread(self._metrics.render)

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.core.explain import Question, Report
+from gateway.core.purge import Wish
 from gateway.front.admin import AdminFront, Phase
+from gateway.protocol.call import Principal
 from gateway.support.metrics import Metrics
+from gateway.support.seal import Seal
 from tests.support.front import Client, Reply
 
 
@@ -33,6 +37,16 @@ class Admin:
         return reply
 
 
+class Asked:
+    """Plays the gateway behind /explain and /purge; tests/flows/test_explain.py asks a real one."""
+
+    async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
+        return {"method": question.method, "caller": principal.partition, "kept": principal.authorization}
+
+    async def purge(self, wish: Wish) -> Report:
+        return {"purged": [wish.upstream]}
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Admin]:
     """Serve until the test is done."""
@@ -42,6 +56,8 @@ async def running() -> AsyncIterator[Admin]:
         phase=lambda: admin.phase,
         upstreams=lambda: admin.upstreams,
         status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
+        cache=Asked(),
+        seal=Seal(),
     )
     ((_, admin.port),) = await front.start("127.0.0.1", 0)
     try:
