@@ -66,6 +66,8 @@ class Listing:
     by_key: Mapping[str, Item] = field(default_factory=dict)
     pages: tuple[bytes, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    """What the list says that it lacks, when the upstream is a gateway itself."""
 
 
 NOTHING = Listing()
@@ -381,7 +383,8 @@ class Catalogue:
         self._metrics.catalogue(name, METHODS[method].items or "", len(items))
         if method == "tools/list":
             self._metrics.excluded_tools(name, len(excluded))
-        return Listing(items, {item.key: item for item in items}, bodies, excluded)
+        missing = tuple(dict.fromkeys(inner for page in pages for inner in page.missing))
+        return Listing(items, {item.key: item for item in items}, bodies, excluded, missing)
 
     async def _page(self, name: UpstreamName, method: str, cursor: str | None, caller: Caller) -> Cached:
         params: dict[str, Json] = {} if cursor is None else {"cursor": encode(cursor)}

@@ -4,10 +4,12 @@ An item is cut into its members and spliced together again: what changes is its 
 App points to, and known optionals that are null; every other member keeps its bytes and its place.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 
@@ -34,7 +36,12 @@ from gateway.protocol.modern import InvalidAnnotation, header_params
 Excluded: TypeAlias = tuple[str, str]
 """The name of an item that was left out, and the reason."""
 
+MISSING_META = "mcp-gateway/missingUpstreams"
+"""The member of `_meta` in which a gateway names the upstreams that a list lacks."""
+
 _LONGEST_LABEL = 128
+_MOST_MISSING = 64
+_MISSING_NAME = re.compile(r"[a-z][a-z0-9/-]{0,127}")
 
 
 # A Struct and no dataclass: there are hundreds to a page, and a frozen dataclass takes four times as long.
@@ -55,6 +62,8 @@ class Page:
     excluded: tuple[Excluded, ...] = ()
     trimmed: tuple[Excluded, ...] = ()
     """The items that lost a decoration no client could read, and which one."""
+    missing: tuple[str, ...] = ()
+    """What the list says that it lacks, when a gateway answered."""
 
 
 def parse_page(method: str, result: Json) -> Page:
@@ -79,7 +88,9 @@ def parse_page(method: str, result: Json) -> Page:
             kept.append(Item(key, item, header_params(item["inputSchema"]) if annotated else ()))
         except (InvalidAnnotation, Malformed) as error:
             excluded.append((key[:_LONGEST_LABEL], str(error)))
-    return Page(tuple(kept), _cursor(members.get("nextCursor")), tuple(excluded), tuple(trimmed))
+    cursor = _cursor(members.get("nextCursor"))
+    missing = _missing(members.get("_meta")) if _may_hold(text, MISSING_META.encode()) else ()
+    return Page(tuple(kept), cursor, tuple(excluded), tuple(trimmed), missing)
 
 
 def merge_pages(pages: Iterable[Page]) -> tuple[Item, ...]:
@@ -237,6 +248,17 @@ def _cursor(raw: Json | None) -> str | None:
     if cursor is None:
         raise Malformed("nextCursor is not a string")
     return cursor
+
+
+def _missing(meta: Json | None) -> tuple[str, ...]:
+    """Return the upstreams that another gateway lacked for its list; what is no such name is passed over."""
+    try:
+        named = split(meta or b"{}").get(MISSING_META)
+        texts = map(text_of, items(named or b"[]"))
+        names = (text for text in texts if text is not None and _MISSING_NAME.fullmatch(text))
+        return tuple(islice(names, _MOST_MISSING))
+    except Malformed:
+        return ()
 
 
 def _without_nulls(item: Members, kind: "_Kind") -> dict[str, Json]:

@@ -22,7 +22,7 @@ from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.directory import PUBLIC, Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
-from gateway.core.lists import Cursor, Item, View, decode_cursor, encode_cursor
+from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import (
     Dressed,
     InputRequired,
@@ -86,7 +86,6 @@ _LONGEST_PROFILE = 4096
 _MERGED = "*"
 """The metrics' upstream label of an answer joined from all of them."""
 
-_MISSING_META = "mcp-gateway/missingUpstreams"
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 
 
@@ -266,7 +265,9 @@ class Pipeline:
         parts = [part for name in names if (part := answers.get(name)) is not None]
         if not any(part.served for part in parts):
             raise _all_failed(method, failures) if failures else not_served(method)
-        return parts, failures
+        # What an upstream that is a gateway lacks is lacking here, too.
+        inner = [UpstreamName(f"{part.upstream}/{name}") for part in parts for name in part.listing.missing]
+        return parts, failures + [(name, UpstreamUnavailable(name, Reason.DOWN)) for name in inner]
 
     def _view(
         self, method: str, caller: Caller, parts: Sequence[Part], failures: Failures[UpstreamName]
@@ -327,7 +328,7 @@ class Pipeline:
 
     def _joined(self, method: str, members: Members, failures: Failures[UpstreamName]) -> Dressed:
         if failures:
-            missing: Members = {_MISSING_META: encode(sorted(name for name, _ in failures))}
+            missing: Members = {MISSING_META: encode(sorted(name for name, _ in failures))}
             members = {**members, "_meta": join(missing)}
         return made(method, members, server_info=self._server_info)
 

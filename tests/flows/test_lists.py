@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.protocol.jsonrpc import items, split
-from tests.support.running import Clock, running
+from tests.support.running import MISSING, Clock, running
 from tests.support.scripted import ScriptedUpstream, error, hang, result, status, tool
 
 SEAL = {"keys": ["0123456789abcdef0123456789abcdef"]}
@@ -428,3 +428,17 @@ async def test_an_apps_page_is_named_as_it_can_be_read():
         read = await gateway.ask("resources/read", {"uri": exposed})
         assert read.result["contents"][0]["uri"] == exposed
         assert (await alpha.arrived("resources/read")).header("mcp-name") == "ui://w/1.html"
+
+
+async def test_what_a_gateway_behind_the_gateway_lacks_is_lacking_here_too():
+    """By its path, and such a list is not kept: the client must learn that it is not whole (C-28)."""
+    async with ScriptedUpstream(tools=[tool("a")]) as alpha, ScriptedUpstream() as dead:
+        await dead.stop()
+        async with (
+            running({"alpha": alpha, "dead": dead}) as inner,
+            running({"inner": {"url": inner.addresses.endpoints[0]}, "alpha": alpha}) as outer,
+        ):
+            listed = (await outer.ask("tools/list")).result
+    assert listed["_meta"][MISSING] == ["inner/dead"]
+    assert listed["ttlMs"] == 0
+    assert [one["name"] for one in listed["tools"]] == ["inner__alpha__a", "alpha__a"]

@@ -514,3 +514,20 @@ class TestCursors:
         """Nothing else is raised."""
         with suppress(Malformed):
             assert isinstance(decode_cursor(payload), Cursor)
+
+
+@pytest.mark.parametrize(
+    ("meta", "missing"),
+    [
+        (b'{"mcp-gateway/missingUpstreams":["gh","inner/time"]}', ("gh", "inner/time")),
+        (b'{"mcp-gateway/missingUpstreams":["ok",1,null,"no name","\\n"]}', ("ok",)),
+        (b'{"mcp-gateway/missingUpstreams":"gh"}', ()),
+        (b'{"mcp-gateway/missingUpstreams":null}', ()),
+        (b'{"other":"mcp-gateway/missingUpstreams"}', ()),
+        (b"null", ()),
+    ],
+)
+def test_a_gateways_list_tells_what_it_lacks(meta: bytes, missing: tuple[str, ...]) -> None:
+    """Names only: what else stands there is not repeated to clients, and breaks no list (B11)."""
+    page = parse_page("tools/list", b'{"tools":[],"_meta":' + meta + b"}")
+    assert page.missing == missing
