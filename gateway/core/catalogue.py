@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from cachetools import LRUCache
+from msgspec import Struct
 
 from gateway.cache.explain import Found
 from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_call
@@ -50,8 +51,7 @@ _ABSENCE = 60.0
 """Seconds for which an upstream is not asked again for a list that it said it does not serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """On whose behalf upstreams are asked: the principal, and the capability profile lists vary by (C-06)."""
 
     principal: Principal

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core import discover
-from gateway.core.capabilities import TASKS, Profile, list_profile, relayable, undeclared
+from gateway.core.capabilities import TASKS, list_profile, relayable, undeclared
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.directory import PUBLIC, Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
@@ -121,7 +122,7 @@ class Pipeline:
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, clock=clock
         )
-        self._profiles: LRUCache[bytes, Profile] = LRUCache(_PROFILES)
+        self._profile = lru_cache(_PROFILES)(list_profile)
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
@@ -557,12 +558,8 @@ class Pipeline:
 
     def _caller(self, call: Call, principal: Principal) -> Caller:
         declared = bytes(call.meta.capabilities)
-        profile = self._profiles.get(declared)
-        if profile is None:
-            profile = list_profile(declared)
-            if len(declared) <= _LONGEST_PROFILE:
-                self._profiles[declared] = profile
-        return Caller(principal, profile)
+        short = len(declared) <= _LONGEST_PROFILE
+        return Caller(principal, self._profile(declared) if short else list_profile(declared))
 
 
 _UNKNOWN = re.compile(

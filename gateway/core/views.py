@@ -1,13 +1,15 @@
 """Remembers whole joined answers: a hit costs one look-up however many upstreams and items it took."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from cachetools import LRUCache
+from typing import TypeAlias
 
 from gateway.core.results import Dressed
 from gateway.protocol.call import Partition, Principal, Scope
+
+_Key: TypeAlias = tuple[str, str, Partition | None]
 
 _COUNT_OVERHEAD = 1024
 _EVERYBODY = Partition("everybody")
@@ -36,10 +38,13 @@ class Views:
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._views: LRUCache[tuple[str, str, Partition | None], Whole] = LRUCache(max_bytes, getsizeof=_size)
+        self._max_bytes = max_bytes
+        self._held = 0
+        # Not cachetools' LRUCache: it is Python, six frames per look-up, and this one is on every hit's way.
+        self._views: OrderedDict[_Key, Whole] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Views {len(self._views)} answers, {self._views.currsize:g} bytes>"
+        return f"<Views {len(self._views)} answers, {self._held} bytes>"
 
     def get(self, method: str, profile: str, partition: Partition | None, epoch: int) -> Whole | None:
         """Return an answer that may be served now: the caller's own, then the public one (C-20).
@@ -47,25 +52,39 @@ class Views:
         An epoch behind means that something was invalidated since: joining anew is cheap, stale is wrong.
         """
         if partition is not None:
-            own = self._fresh(self._views.get((method, profile, partition)), epoch)
+            own = self._find((method, profile, partition), epoch)
             if own is not None:
                 return own
-        return self._fresh(self._views.get((method, profile, None)), epoch)
+        return self._find((method, profile, None), epoch)
+
+    def _find(self, key: _Key, epoch: int) -> Whole | None:
+        whole = self._views.get(key)
+        if whole is None or not self._is_fresh(whole, epoch):
+            return None
+        self._views.move_to_end(key)
+        return whole
 
     def put(self, method: str, profile: str, partition: Partition | None, whole: Whole, epoch: int) -> None:
         """Keep an answer, unless nobody could get it again (C-13, C-19) or a change came meanwhile (C-32)."""
-        if self._fresh(whole, epoch) is None:
+        if not self._is_fresh(whole, epoch):
             return
         owner = None if whole.scope == "public" else partition
         if owner is None and whole.scope != "public":
             return
-        if _size(whole) <= self._views.maxsize:
+        if _size(whole) <= self._max_bytes:
+            self._drop((method, profile, owner))
             self._views[method, profile, owner] = whole
+            self._held += _size(whole)
+            while self._held > self._max_bytes:
+                self._drop(next(iter(self._views)))
 
-    def _fresh(self, whole: Whole | None, epoch: int) -> Whole | None:
-        if whole is None or whole.epoch != epoch or self._clock() >= whole.expires:
-            return None
-        return whole
+    def _drop(self, key: _Key) -> None:
+        whole = self._views.pop(key, None)
+        if whole is not None:
+            self._held -= _size(whole)
+
+    def _is_fresh(self, whole: Whole, epoch: int) -> bool:
+        return whole.epoch == epoch and self._clock() < whole.expires
 
 
 def _size(whole: Whole) -> int:
