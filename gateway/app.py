@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.cache.flight import SingleFlight
+from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
-from gateway.cache.stores import MemoryGenerations, MemoryStore
-from gateway.config import VERSION, Config, Upstream, parse_address
+from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
+from gateway.config import VERSION, Config, Upstream, parse_address, parse_redis_url
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
@@ -55,15 +56,20 @@ class Runtime:
     catalogue: Catalogue
     pipelines: Mapping[str, Pipeline]
     seal: Seal
+    replicated: Replicated | None = None
 
     async def start(self) -> None:
-        """Begin to reach the upstreams; does not wait for any of them."""
+        """Begin to reach the upstreams and the other replicas; does not wait for any of them."""
+        if self.replicated is not None:
+            self.replicated.start()
         await self.pool.start()
 
     async def close(self) -> None:
         """End every connection and task."""
         self.stopping.set()
         await self.pool.close()
+        if self.replicated is not None:
+            await self.replicated.close()
         await self.background.close(_CLOSING)
 
 
@@ -78,9 +84,11 @@ def build(
     background = Background()
     stopping = asyncio.Event()
     seal = Seal([key.get_secret_value() for key in config.secrets.keys])
+    memory = MemoryStore(config.cache.memory, clock, linger=config.cache.stale_if_error)
+    shared = _shared(config, memory, seal, background, metrics, clock)
     cache = ResponseCache(
-        MemoryStore(config.cache.memory, clock, linger=config.cache.stale_if_error),
-        MemoryGenerations(),
+        memory if shared is None else shared.store,
+        MemoryGenerations() if shared is None else shared.generations,
         SingleFlight(background),
         metrics,
         clock=clock,
@@ -114,7 +122,31 @@ def build(
         )
         for path in config.endpoints
     }
-    return Runtime(config, metrics, background, stopping, pool, cache, catalogue, pipelines, seal)
+    return Runtime(config, metrics, background, stopping, pool, cache, catalogue, pipelines, seal, shared)
+
+
+def _shared(
+    config: Config,
+    memory: MemoryStore,
+    seal: Seal,
+    background: Background,
+    metrics: Metrics,
+    clock: Callable[[], float],
+) -> Replicated | None:
+    """Return what makes this process one replica of several, where there is a Redis to meet at."""
+    cache = config.cache
+    if cache.redis is None:
+        return None
+    return replicated(
+        parse_redis_url(cache.redis.get_secret_value()),
+        Sharing(cache.redis_timeout, cache.redis_prefix, cache.redis_entry, cache.private_in_redis),
+        memory=memory,
+        seal=seal,
+        background=background,
+        metrics=metrics,
+        clock=clock,
+        most_topics=MOST_TOPICS,
+    )
 
 
 class Gateway:
@@ -191,7 +223,11 @@ class Gateway:
             "upstreams": {
                 name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
             },
-            "cache": {"entries": entries, "bytes": held},
+            "cache": {
+                "entries": entries,
+                "bytes": held,
+                "redis": None if runtime.replicated is None else runtime.replicated.state,
+            },
         }
 
     async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
@@ -345,6 +381,9 @@ def _spelled(upstream: Upstream) -> str:
 def _secrets(config: Config) -> list[str]:
     """Return every secret of the configuration, for the log to leave out."""
     found = [key.get_secret_value() for key in config.secrets.keys]
+    if config.cache.redis is not None:
+        url = config.cache.redis.get_secret_value()
+        found += [secret for secret in (url, parse_redis_url(url).password) if secret]
     for upstream in config.upstreams.values():
         if upstream.auth.bearer is not None:
             found.append(upstream.auth.bearer.get_secret_value())

@@ -48,6 +48,7 @@ from gateway.settings.values import (
     FromFile,
     HeaderName,
     HostText,
+    KeyPrefix,
     ListenAddress,
     NameLength,
     Namespace,
@@ -57,6 +58,7 @@ from gateway.settings.values import (
     Prefix,
     ProxyUrl,
     PublicUrl,
+    RedisUrl,
     Secret,
     Separator,
     Size,
@@ -339,6 +341,18 @@ class Cache(Model):
     """How long beyond its ttl a result may stand in while its upstream is down; 0s = not at all."""
     single_tenant: Flag = False
     """Callers without a token are one person and share private results."""
+    redis: RedisUrl | None = Field(default=None, repr=False)
+    """Where all replicas share what is public, and tell each other of changes: redis://host:6379/0, rediss://,
+    unix:///path, redis+sentinel://host:26379,host2:26379/NAME, redis+cluster://host:6379,host2:6379."""
+    redis_timeout: Wait = 0.05
+    """The longest a request waits for Redis; then it goes on without."""
+    redis_prefix: KeyPrefix = "mcpgw"
+    """How its keys and channels begin."""
+    redis_entry: PositiveSize = 4 * 2**20
+    """Larger results stay in the process that fetched them."""
+    private_in_redis: Flag = False
+    """Keep private results there too, readable by their own callers only; otherwise they stay in the
+    process."""
     headers: Flag = True
     """Say in HTTP headers what the cache did; off = every answer is `no-store` and says nothing more."""
 
@@ -487,7 +501,6 @@ def _long_form(key: object, upstream: object) -> object:
 
 
 _LATER: Mapping[tuple[str, ...], str] = {
-    ("cache", "redis"): f"a cache in Redis is {_NOT_YET}: leave it out, entries live in memory",
     ("limits", "sessions"): f"sessions of older protocol versions are {_NOT_YET}",
     ("upstreams", "*", "forward_headers"): f"passing on headers of the caller is {_NOT_YET}",
     ("upstreams", "*", "isolation"): f"sessions of older protocol versions are {_NOT_YET}",
@@ -571,6 +584,10 @@ def _conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
         }
         yield from _odd_choices(chosen, list(upstreams))
         yield from _shared_prefixes(chosen, prefixes)
+    cache, secrets = data.get("cache"), data.get("secrets")
+    sealed = isinstance(secrets, Mapping) and secrets.get("keys")
+    if isinstance(cache, Mapping) and cache.get("redis") is not None and not sealed:
+        yield ("cache", "redis"), "needs secrets.keys: what lies in Redis is sealed, for all replicas alike"
     listen, admin = data.get("listen", "127.0.0.1:8080"), data.get("admin", "127.0.0.1:9090")
     if listen == admin and not str(listen).endswith(":0"):
         yield ("admin",), f"{admin} is where the endpoints are served: choose another port, or off"

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.cache.policy import Entry, Key, Topic, Verdict, judge, upstream_of
+from gateway.cache.policy import Entry, Key, Override, Topic, Verdict, judge, upstream_of
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.stores import MemoryStore
 from gateway.protocol.call import Scope, UpstreamName
@@ -89,6 +89,7 @@ class _Value(msgspec.Struct, array_like=True):
     ttl: float
     scope: Scope
     topics: tuple[Topic, ...]
+    overrides: tuple[Override, ...]
     size: int
     compressed: bool
     body: bytes
@@ -108,7 +109,8 @@ def pack(entry: Entry) -> bytes:
         smaller = zlib.compress(body, 1)
         if len(smaller) * 10 <= len(body) * 9:
             body, compressed = smaller, True
-    value = _Value(entry.ttl, entry.scope, entry.topics, len(entry.result), compressed, body)
+    size = len(entry.result)
+    value = _Value(entry.ttl, entry.scope, entry.topics, entry.overrides, size, compressed, body)
     return msgspec.msgpack.encode(value)
 
 
@@ -123,7 +125,7 @@ def unpack(packed: bytes, *, largest: int) -> Entry:
     body = _inflate(value.body, value.size) if value.compressed else value.body
     if len(body) != value.size:
         raise Unreadable
-    return Entry(body, 0.0, value.ttl, value.scope, 0, value.topics)
+    return Entry(body, 0.0, value.ttl, value.scope, 0, value.topics, value.overrides)
 
 
 def _inflate(body: bytes, size: int) -> bytes:

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
 
 from gateway.protocol.methods import METHODS
+from gateway.settings.redis_url import parse_redis_url
 from gateway.settings.tls import check_authorities
 
 
@@ -34,6 +35,7 @@ _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
 _ORIGIN = r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._*-]+|\[[0-9a-f:.%]+\])(?::[0-9]{1,5})?"
 _HOST = r"(?:[a-z0-9._*-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
+_KEY_PREFIX = r"[A-Za-z0-9_.:/-]{1,32}"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
@@ -157,6 +159,17 @@ def _sound_secret(value: SecretStr) -> SecretStr:
         raise ValueError("the secret is empty")
     if not text.isascii() or not text.isprintable():
         raise ValueError("the secret holds a line break or another character than printable ASCII")
+    return value
+
+
+def _redis_url(value: SecretStr) -> SecretStr:
+    parse_redis_url(value.get_secret_value())
+    return value
+
+
+def _key_prefix(value: str) -> str:
+    if not re.fullmatch(_KEY_PREFIX, value):
+        raise ValueError("expected 1 to 32 letters, digits, or _ . - : /")
     return value
 
 
@@ -387,6 +400,15 @@ Depth = Annotated[int, Field(ge=1, le=500), BeforeValidator(_no_bool)]
 NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
 Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret), _SECRET_SCHEMA]
 """Text or `{file: /run/secrets/x}`; never printed."""
+RedisUrl = Annotated[
+    SecretStr,
+    BeforeValidator(_read_secret),
+    AfterValidator(_sound_secret),
+    AfterValidator(_redis_url),
+    _SECRET_SCHEMA,
+]
+"""A Secret, for it may hold a password."""
+KeyPrefix = Annotated[str, AfterValidator(_key_prefix), _text_schema(_KEY_PREFIX)]
 FilePath = Annotated[str, AfterValidator(_readable_file)]
 CertificateFile = Annotated[str, AfterValidator(_readable_file), AfterValidator(check_authorities)]
 """A PEM file of certificates."""

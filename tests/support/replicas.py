@@ -14,6 +14,7 @@ from gateway.cache.flight import SingleFlight
 from gateway.cache.policy import Lookup
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.redis_store import RedisStore, Tiered
+from gateway.cache.replicated import Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.config import parse_redis_url
@@ -72,22 +73,28 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """Run one, linked to the others; the deadline is long for the sake of a busy test machine."""
     clock, background, metrics, seal = Clock(), Background(), Metrics(), Seal(keys)
-    redis = SharedRedis(parse_redis_url(server.url), timeout=timeout, metrics=metrics)
-    bus = RedisBus(redis, seal, prefix="mcpgw", background=background, metrics=metrics, lease=lease)
-    generations = RedisGenerations(redis, bus, seal, background, prefix="mcpgw", most_topics=most_topics)
-    bus.prepare = generations.tell_the_untold
     memory = MemoryStore(2**24, clock)
-    shared = RedisStore(redis, generations, seal, clock, largest=largest)
-    store = Tiered(memory, shared, generations, bus, clock, private_in_redis=private_in_redis)
+    sharing = Sharing(timeout, "mcpgw", largest, private_in_redis, lease)
+    parts = replicated(
+        parse_redis_url(server.url),
+        sharing,
+        memory=memory,
+        seal=seal,
+        background=background,
+        metrics=metrics,
+        clock=clock,
+        most_topics=most_topics,
+    )
     flight = SingleFlight(background)
-    cache = ResponseCache(store, generations, flight, metrics, clock)
-    one = Replica(clock, redis, bus, generations, memory, shared, store, cache, metrics)
-    bus.start()
+    cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock)
+    one = Replica(
+        clock, parts.redis, parts.bus, parts.generations, memory, parts.entries, parts.store, cache, metrics
+    )
+    parts.start()
     try:
         if linked:
             await one.linked()
         yield one
     finally:
-        await bus.close()
+        await parts.close()
         await background.close(1.0)
-        await redis.close()

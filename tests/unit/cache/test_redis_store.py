@@ -327,6 +327,7 @@ ENTRIES = st.builds(
         min_size=1,
         max_size=3,
     ).map(tuple),
+    st.sampled_from([(), ("min_ttl", "scope")]),
 )
 
 
@@ -334,11 +335,12 @@ ENTRIES = st.builds(
 def test_what_is_packed_comes_out_the_same(entry: Entry) -> None:
     """Every byte of the result, its ttl, scope and topics."""
     back = unpack(pack(entry), largest=2**20)
-    assert (back.result, back.ttl, back.scope, back.topics) == (
+    assert (back.result, back.ttl, back.scope, back.topics, back.overrides) == (
         entry.result,
         entry.ttl,
         entry.scope,
         entry.topics,
+        entry.overrides,
     )
 
 
@@ -353,7 +355,7 @@ def test_a_small_value_does_not_become_a_large_one() -> None:
     """Unpacking is bounded by what the value says it is, and that by what is allowed."""
     bomb = zlib.compress(bytes(10_000_000))
     for size in (10, 10_000_000):
-        packed = msgspec.msgpack.encode([1.0, "public", [[]], size, True, bomb])
+        packed = msgspec.msgpack.encode([1.0, "public", [[]], [], size, True, bomb])
         with pytest.raises(Unreadable):
             unpack(packed, largest=2**20)
 
