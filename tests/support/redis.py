@@ -25,16 +25,21 @@ from gateway.support.redis import Script
 class RedisServer:
     """One redis-server process; `folder` holds its socket and its snapshots."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, config: bool = False) -> None:
         self.folder = folder
         self._options = options
+        self._config = config
         self._process: asyncio.subprocess.Process | None = None
         self.url = f"unix://{folder}/redis.sock"
 
     async def begin(self) -> None:
         """Start it, and return once it answers."""
+        written_by_itself = [str(self.folder / "redis.conf")] if self._config else []
+        for file in written_by_itself:
+            await asyncio.to_thread(Path(file).touch)
         self._process = await asyncio.create_subprocess_exec(
             "redis-server",
+            *written_by_itself,
             *("--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder)),
             *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options),
             stdin=asyncio.subprocess.DEVNULL,
@@ -45,7 +50,7 @@ class RedisServer:
         written: list[bytes] = []
         while line := await self._process.stdout.readline():
             written.append(line)
-            if b"eady to accept connections" in line:
+            if b"eady to accept connections" in line or b"Sentinel ID is" in line:
                 return
         raise AssertionError(b"".join(written).decode())
 
@@ -163,10 +168,10 @@ async def redis_proxy(server: RedisServer, scripts: Sequence[Script]) -> AsyncIt
 
 
 @asynccontextmanager
-async def redis_server(*options: str) -> AsyncIterator[RedisServer]:
-    """Run a server; `options` are those of its command line."""
+async def redis_server(*options: str, config: bool = False) -> AsyncIterator[RedisServer]:
+    """Run a server; `options` are those of its command line. A Sentinel needs a `config` to write to."""
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
-        server = RedisServer(Path(folder), *options)
+        server = RedisServer(Path(folder), *options, config=config)
         await server.begin()
         try:
             yield server

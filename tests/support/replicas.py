@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.cache.flight import SingleFlight
 from gateway.cache.policy import Lookup
@@ -24,8 +25,13 @@ from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
-from tests.support.redis import RedisProxy, RedisServer
 from tests.unit.cache.clock import Clock
+
+
+class Place(Protocol):
+    """A Redis, or what stands before it."""
+
+    url: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +67,7 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    server: RedisServer | RedisProxy,
+    server: Place,
     *,
     keys: Sequence[str] = ("a key of the ring",),
     private_in_redis: bool = False,

@@ -1,0 +1,165 @@
+"""That whoever asks Redis gets an answer or None in time, and that after a failure nobody waits in vain."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+
+from gateway.config import parse_redis_url
+from gateway.support.metrics import Metrics
+from gateway.support.redis import Breaker, Script, SharedRedis
+from tests.support.redis import RedisServer, redis_server
+
+ECHO = Script("get", "return {ARGV[1]}")
+FAILS = Script("put", "return redis.call('NONSENSE')")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RedisServer]:
+    async with redis_server() as server:
+        yield server
+
+
+def shared(url: str, *, timeout: float = 1.0, clock: Clock | None = None) -> SharedRedis:
+    return SharedRedis(
+        parse_redis_url(url), timeout=timeout, metrics=Metrics(), clock=clock or Clock(), random=lambda: 1.0
+    )
+
+
+def test_the_breaker_lets_one_probe_through_after_each_pause() -> None:
+    """The pause doubles with each failure up to a bound, and is over with the first answer."""
+    clock = Clock()
+    breaker = Breaker(clock, lambda: 1.0)
+    assert breaker.admit()
+    pauses = []
+    for _ in range(8):
+        breaker.failed()
+        began = clock.now
+        while not breaker.admit():
+            clock.now += 0.1
+        assert not breaker.admit(), "one probe at a time"
+        pauses.append(round(clock.now - began, 1))
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0], abs=0.15)
+    breaker.answered()
+    assert breaker.closed
+    assert breaker.admit()
+    assert breaker.admit()
+
+
+async def test_an_answer_comes_back(server: RedisServer) -> None:
+    """Also the first time, when the server does not know the script."""
+    redis = shared(server.url)
+    assert await redis.run(ECHO, [], [b"\x00\xff"]) == [b"\x00\xff"]
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    assert redis.answers
+    await redis.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unix:///nowhere/at/all.sock",
+        "redis://127.0.0.1:1",
+        "redis+sentinel://127.0.0.1:1/main",
+        "redis+cluster://127.0.0.1:1",
+        "redis://no-such-host.invalid",
+    ],
+)
+async def test_nobody_there_is_no_answer_and_no_exception(url: str) -> None:
+    """Whatever the library raises for it (C-35)."""
+    redis = shared(url)
+    assert await redis.run(ECHO, [], []) is None
+    assert not redis.answers
+    await redis.close()
+
+
+async def test_after_a_failure_nobody_asks_until_the_pause_is_over(server: RedisServer) -> None:
+    """Then one does, and if there is an answer all do; what is urgent never waits for that."""
+    clock = Clock()
+    redis = shared(server.url, clock=clock)
+    assert await redis.run(FAILS, [], []) is None
+    assert await redis.run(ECHO, [], [b"x"]) is None
+    assert await redis.run(ECHO, [], [b"x"], urgent=True) == [b"x"]
+    assert await redis.run(FAILS, [], []) is None
+    clock.now += 1
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    assert redis.answers
+    await redis.close()
+
+
+async def test_a_frozen_server_costs_one_deadline(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many ask at once; later ones are not held at all, and it is logged once."""
+    caplog.set_level(logging.WARNING)
+    clock = Clock()
+    redis = shared(server.url, timeout=0.05, clock=clock)
+    await redis.run(ECHO, [], [b"x"], urgent=True)
+    clock.now += 10
+    loop = asyncio.get_running_loop()
+    server.freeze()
+    began = loop.time()
+    assert set(await asyncio.gather(*(redis.run(ECHO, [], [b"x"]) for _ in range(100)))) == {None}
+    assert loop.time() - began < 1.0
+    began = loop.time()
+    for _ in range(100):
+        assert await redis.run(ECHO, [], [b"x"]) is None
+    assert loop.time() - began < 0.04
+    server.thaw()
+    assert len([record for record in caplog.records if "going on without" in record.message]) == 1
+    await redis.close()
+
+
+async def test_an_answer_that_came_too_late_is_nobody_elses(server: RedisServer) -> None:
+    """A question given up leaves no answer on a connection that the next would take for its own."""
+    clock = Clock()
+    redis = shared(server.url, timeout=0.05, clock=clock)
+    for number in range(20):
+        server.freeze()
+        await redis.run(ECHO, [], [b"late %d" % number], urgent=True)
+        server.thaw()
+        clock.now += 10
+        assert await redis.run(ECHO, [], [b"%d" % number], urgent=True) in ([b"%d" % number], None)
+    await redis.close()
+
+
+async def test_closed_connections_are_no_failure(server: RedisServer) -> None:
+    """A server that hung up on idle clients answers the next question."""
+    redis = shared(server.url)
+    await redis.run(ECHO, [], [b"x"])
+    await server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    await redis.close()
+
+
+async def test_no_password_is_in_a_repr_or_a_log(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B42."""
+    redis = shared(server.url.replace("unix://", "unix://:hunter2@"))
+    assert await redis.run(ECHO, [], [b"x"]) is None
+    assert "hunter2" not in repr(redis) + caplog.text
+    await redis.close()
+
+
+def test_each_kind_of_address_gets_its_client() -> None:
+    """A Cluster's keys are routed by slot, a Sentinel's server is looked up."""
+    kinds = {
+        "redis://h": Redis,
+        "rediss://h": Redis,
+        "unix:///s": Redis,
+        "redis+sentinel://h/main": Redis,
+        "redis+cluster://h,i": RedisCluster,
+    }
+    for url, kind in kinds.items():
+        assert isinstance(shared(url)._client, kind)
