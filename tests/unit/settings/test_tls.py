@@ -1,4 +1,4 @@
-"""The files that `tls` names are looked into when the configuration is read; a mistake is said at its line."""
+"""Files that `tls` names, as real OpenSSL reads them: every way they can be wrong is said at its line."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
