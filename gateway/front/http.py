@@ -5,6 +5,7 @@ What a request comes to, a result, an error, a challenge or a bug, becomes HTTP 
 
 import asyncio
 import logging
+import re
 import socket
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 from aiohttp import StreamReader, hdrs, web
-from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
 from msgspec.structs import replace
 
 from gateway import config
@@ -53,6 +54,9 @@ _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _REMEMBERED = 512
 _TICKS = 4  # looks at every open request per shortest deadline
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
+
+_REQUEST_LINE = re.compile(r"b'[!-~]+ [!-~]+ HTTP/1\.[01]'")
+"""As the parser quotes it when it knows no such verb; it says the same of a verb where none can stand."""
 
 _TOO_LARGE = "Request Header Fields Too Large: the setting `limits.header` allows more"
 _LATE = b"Request Timeout: the head did not arrive in time; the setting `limits.request_head` allows more\n"
@@ -259,7 +263,7 @@ class HttpFront:
         loop = self._loop = asyncio.get_running_loop()
         limits = self._state().config.limits
         if self._server is None:
-            self._server = _Server(self._handle, self._metrics, limits.header)
+            self._server = _Server(self._handle, self._metrics, limits.header, lambda: self._current().allow)
         listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG)
         self._listeners.append(listener)
         _keep_little_in_the_kernel(listener)
@@ -476,8 +480,12 @@ class HttpFront:
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
     if request.method == "OPTIONS" and site.gate.cors:
         return Outcome(204, word="preflight", headers=site.gate.preflight(request.headers))
+    return _only(site.allow)
+
+
+def _only(allow: str) -> Outcome:
     error = McpError(INVALID_REQUEST, "Only POST is served here")
-    return _error(405, error, None, "verb", {"Allow": site.allow})
+    return _error(405, error, None, "verb", {"Allow": allow})
 
 
 def _authorization(rejection: Rejection) -> Outcome:
@@ -549,9 +557,11 @@ class _Server(web.Server):
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         metrics: Metrics,
         header: int,
+        allow: Callable[[], str],
     ) -> None:
         super().__init__(handler, handler_cancellation=True)  # S-21: who leaves, cancels
         self.metrics = metrics
+        self.allow = allow
         self._header = header
 
     def __call__(self) -> web.RequestHandler:
@@ -577,11 +587,12 @@ class _Server(web.Server):
 class _Connection(web.RequestHandler):
     """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
 
-    __slots__ = ("_head_since", "_metrics")
+    __slots__ = ("_allow", "_head_since", "_metrics")
 
     def __init__(self, server: _Server, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._metrics = server.metrics
+        self._allow = server.allow
         self._head_since: float | None = None
         """When the first bytes came of a head that is not whole yet."""
 
@@ -647,12 +658,13 @@ class _Connection(web.RequestHandler):
         """Answer and close; aiohttp's own version logs the bytes it stumbled over, a token maybe (B42)."""
         if isinstance(exc, LineTooLong) or (message or "").startswith("Too many headers"):
             refusal = _plain(431)
+        elif isinstance(exc, BadHttpMethod) and _REQUEST_LINE.search(exc.message):
+            refusal = _only(self._allow())
         else:
             refusal = _plain(400, text="Bad Request", word="malformed")
         log.debug("Refused a connection's bytes as %s", type(exc).__name__)
         self._metrics.rejected(OTHER, refusal.word)
-        response = web.Response(
-            status=refusal.status, body=b"".join(refusal.body), headers={"Content-Type": refusal.content_type}
-        )
+        headers = {"Content-Type": refusal.content_type, **refusal.headers}
+        response = web.Response(status=refusal.status, body=b"".join(refusal.body), headers=headers)
         response.force_close()
         return response

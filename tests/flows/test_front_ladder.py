@@ -177,6 +177,26 @@ async def test_other_verbs_are_told_what_is_allowed(verb: str) -> None:
     assert (reply.status, reply.header("allow")) == (405, "POST")
 
 
+@pytest.mark.parametrize("verb", ["FOO", "post", "Get", "X-Y"])
+@pytest.mark.parametrize(("origins", "allow"), [([], "POST"), (["http://a.example"], "POST, OPTIONS")])
+async def test_a_verb_that_nobody_knows_is_a_405(verb: str, origins: list[str], allow: str) -> None:
+    """S-05: the parser stumbles over it before it reads any further, so the connection closes."""
+    async with serving(Answers(), cors={"origins": origins}) as gateway, gateway.connect() as client:
+        client.send(post(verb=verb))
+        reply = await client.reply()
+        assert await client.hung_up()
+        assert await gateway.counted('rejected_total{endpoint="other",reason="verb"} 1')
+    assert (reply.status, reply.header("allow")) == (405, allow)
+    assert reply.json["error"]["code"] == -32600
+
+
+@pytest.mark.parametrize("line", [b"\x16\x03\x01\x02", b"FOO", b"extra POST /mcp", b"FOO /mcp HTTP/9.9"])
+async def test_what_is_no_request_line_is_a_400(line: bytes) -> None:
+    """A TLS client, the rest of a body longer than its Content-Length: the verb is not what is wrong."""
+    async with serving(Answers()) as gateway:
+        assert (await gateway.ask(line + b"\r\nhost: 127.0.0.1\r\n\r\n")).status == 400
+
+
 async def test_head_is_answered_without_a_body() -> None:
     """The connection stays in step: what follows is the next answer."""
     async with serving(Answers()) as gateway, gateway.connect() as client:
