@@ -170,3 +170,48 @@ async def test_a_list_that_hangs_for_one_caller_is_not_kept_from_others():
             assert (await gateway.ask("tools/list", token=ANN)).missing == ["beta"]
             await gateway.runtime.catalogue.changed(Change(UpstreamName("beta"), cause="reconnect"))
             assert (await gateway.ask("tools/list", token=ANN)).missing == []
+
+
+# What is still fresh needs nobody (C-09)
+
+
+async def test_a_fresh_part_is_listed_while_its_upstream_is_down():
+    """With the ttl it still has; another upstream's change takes nothing from it."""
+    clock = Clock()
+    async with (
+        ScriptedUpstream(tools=[tool("a")], ttl_ms=600_000) as alpha,
+        ScriptedUpstream(tools=[tool("b0"), tool("b1")], page_size=1, ttl_ms=60_000) as beta,
+        running({"alpha": alpha, "beta": beta}, clock=clock) as gateway,
+    ):
+        whole = (await gateway.ask("tools/list", token=ANN)).names
+        said = (await gateway.ask("server/discover", token=ANN)).result["capabilities"]
+        await beta.stop()
+        assert (await gateway.ask("tools/call", {"name": "beta__b0"}, token=ANN)).code == -32603
+        await gateway.until("beta", "down")
+        for method in ("tools/list", "server/discover"):
+            await gateway.runtime.catalogue.forget("alpha", method, "list_changed")
+        clock.advance(10)
+        listed = await gateway.ask("tools/list", token=ANN)
+        assert (listed.names, listed.missing) == (whole, [])
+        assert listed.hints[0] == 50_000
+        discovered = await gateway.ask("server/discover", token=ANN)
+        assert (discovered.result["capabilities"], discovered.missing) == (said, [])
+        clock.advance(51)
+        assert (await gateway.ask("tools/list", token=ANN)).missing == ["beta"]
+
+
+async def test_a_fresh_part_is_listed_while_its_upstream_rests():
+    """One list that hung takes no other from those who ask (B01)."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+        running({"alpha": alpha, "beta": {"url": beta.url, "list_timeout": 0.3}}, clock=Clock()) as gateway,
+    ):
+        whole = (await gateway.ask("tools/list")).names
+        beta.on("prompts/list", hang())
+        assert (await gateway.ask("prompts/list")).missing == ["beta"]
+        await gateway.runtime.catalogue.forget("alpha", "tools/list", "list_changed")
+        listed = await gateway.ask("tools/list")
+        assert (listed.names, listed.missing) == (whole, [])
+        await gateway.runtime.catalogue.forget("beta", "tools/list", "list_changed")
+        assert (await gateway.ask("tools/list")).missing == ["beta"], "it rests nevertheless"
