@@ -344,6 +344,8 @@ class Catalogue:
             except Malformed as error:
                 if cached.source != "bypass":  # what no client can read must not be kept for its ttl
                     await self.forget(name, method, "catalogue")
+                log.warning("upstream %s: invalid result of %s: %s", name, method, error)
+                self._metrics.dropped(name, "response")
                 raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
             cached.entry.derived["page"] = page
         return page

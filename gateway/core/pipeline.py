@@ -5,6 +5,7 @@ cache where the table of methods allows it, and dresses results so that no trace
 """
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -79,6 +80,8 @@ from gateway.protocol.trace import upward
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal, SealBroken
 from gateway.upstream.pool import StaleSchema, UpstreamPool
+
+log = logging.getLogger(__name__)
 
 _CURSOR_TTL = 600.0
 _PROFILES = 1024
@@ -540,9 +543,12 @@ class Pipeline:
         shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
         try:
             return normalise(call.method, result, namespace=shown, server_info=self._server_info)
-        except InputRequired as asks:
-            raise refuse_input(asks.needs, namespace=namespace, declared=call.meta.capabilities) from None
         except InvalidResult as error:
+            log.warning("upstream %s: invalid result of %s: %s", upstream, call.method, error)
+            self._metrics.dropped(upstream, "response")
+            if isinstance(error, InputRequired):
+                declared = call.meta.capabilities
+                raise refuse_input(error.needs, namespace=namespace, declared=declared) from None
             raise UpstreamUnavailable(upstream, Reason.PROTOCOL, f"{call.method}: {error}") from None
 
     def _outward(self, error: McpError, upstream: UpstreamName, call: Call) -> McpError:

@@ -85,7 +85,7 @@ REDIS_OPERATIONS = frozenset(
 )
 REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
-DROPS = frozenset({"notification", "request", "progress", "log", "member"})
+DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 

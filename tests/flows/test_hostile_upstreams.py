@@ -6,7 +6,7 @@ from gateway.core import catalogue
 from gateway.core.lists import parse_page
 from gateway.protocol.call import Change, UpstreamName
 from tests.support.running import Clock, running
-from tests.support.scripted import ScriptedUpstream, default, error, hang, status, tool
+from tests.support.scripted import ScriptedUpstream, default, error, hang, result, status, tool
 
 
 async def test_a_retry_after_of_any_year_costs_no_list():
@@ -215,3 +215,39 @@ async def test_a_fresh_part_is_listed_while_its_upstream_rests():
         assert (listed.names, listed.missing) == (whole, [])
         await gateway.runtime.catalogue.forget("beta", "tools/list", "list_changed")
         assert (await gateway.ask("tools/list")).missing == ["beta"], "it rests nevertheless"
+
+
+# What no client is given is told to the operator (E-09)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "members", "reason"),
+    [
+        ("tools/list", None, {"tools": {}}, "tools is not an array"),
+        ("tools/list", None, {"tools": [], "nextCursor": 5}, "nextCursor"),
+        ("tools/call", {"name": "alpha__a"}, {"content": "done"}, "content is not an array"),
+        ("tools/call", {"name": "alpha__a"}, {"resultType": "odd"}, "resultType"),
+        (
+            "tools/call",
+            {"name": "alpha__a"},
+            {"resultType": "input_required", "requestState": "s"},
+            "asks for input",
+        ),
+        ("resources/read", {"uri": "alpha+x:y"}, {"contents": None}, "contents is not an array"),
+        ("prompts/get", {"name": "alpha__p"}, {}, "messages is not an array"),
+    ],
+)
+async def test_an_invalid_result_is_logged_and_counted(method, params, members, reason, caplog):
+    """With the upstream, the method and what is wrong: the client learns the least of it."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")], prompts=[{"name": "p"}]) as alpha,
+        running({"alpha": alpha}) as gateway,
+    ):
+        alpha.on(method, result(members))
+        failed = await gateway.ask(method, params)
+        assert (failed.code, "upstream alpha" in failed.error["message"]) == (-32603, True)
+        assert await gateway.counted('dropped_total{upstream="alpha",what="response"}') == 1
+    warned = [record for record in caplog.records if record.levelname == "WARNING"]
+    (told,) = [record.getMessage() for record in warned if record.name.startswith("gateway.")]
+    assert told.startswith(f"upstream alpha: invalid result of {method}: ")
+    assert reason in told
