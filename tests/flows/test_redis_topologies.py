@@ -44,6 +44,8 @@ async def test_a_cluster_is_one_cache() -> None:
     """Entries and counts of an upstream share a slot; what is published at any node is heard at all."""
     port = free_port()
     options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
+    # Its own default, the port plus 10000, does not exist for the upper ports.
+    options += ("--cluster-port", str(free_port()))
     async with redis_server(*options) as server:
         await server.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         while b"cluster_state:ok" not in await server.ask("CLUSTER", "INFO"):  # noqa: ASYNC110 - it takes its time
