@@ -22,8 +22,8 @@ from gateway.protocol.jsonrpc import Json
 from gateway.protocol.sse import KEEP_ALIVE, format_event
 from gateway.support.metrics import OTHER, Metrics
 
-_JOIN_BELOW = 8192
-"""A piece below it is copied into its neighbours; above it the copy costs more than a write of its own."""
+_JOIN_BELOW = 65_536
+"""A piece below it is copied into its neighbours: that costs less than a write of its own."""
 
 _MAY_BE_DEAF = 0.25
 """Seconds of work on an answer while what the client sent ahead hides whether it is still there."""
