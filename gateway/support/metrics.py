@@ -9,7 +9,7 @@ counters and histograms took eight per exchange (measured); the library writes t
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Info
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -27,6 +27,7 @@ from gateway.protocol.call import Reason
 
 Side: TypeAlias = Literal["downstream", "upstream"]
 Values: TypeAlias = tuple[str, ...]
+Cell: TypeAlias = list[float]
 
 OTHER = "other"
 
@@ -87,6 +88,10 @@ REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_REMEMBERED = 4096
+
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
 
@@ -98,18 +103,22 @@ class _Tally:
         self._name = name
         self._text = text
         self.labels = labels
-        self.series: dict[Values, float] = {}
+        self.series: dict[Values, Cell] = {}
+
+    def cell(self, *values: str) -> Cell:
+        """Return what holds the number of one series, to count in directly where every microsecond counts."""
+        return self.series.setdefault(values, [0.0])
 
     def add(self, *values: str, by: float = 1) -> None:
-        self.series[values] = self.series.get(values, 0) + by
+        self.cell(*values)[0] += by
 
     def set(self, *values: str, to: float) -> None:
-        self.series[values] = to
+        self.cell(*values)[0] = to
 
     def collect(self) -> Metric:
         family = self._family(self._name, self._text, labels=self.labels)
-        for values, number in list(self.series.items()):
-            family.add_metric(values, number)
+        for values, cell in list(self.series.items()):
+            family.add_metric(values, cell[0])
         return family
 
 
@@ -120,14 +129,11 @@ class _Timing:
         self._name = name
         self._text = text
         self.labels = labels
-        self.series: dict[Values, list[float]] = {}
+        self.series: dict[Values, Cell] = {}
 
-    def add(self, *values: str, seconds: float) -> None:
-        counts = self.series.get(values)
-        if counts is None:
-            counts = self.series[values] = [0.0] * (len(_BUCKETS) + 2)
-        counts[bisect_left(_BUCKETS, seconds)] += 1
-        counts[-1] += seconds
+    def cell(self, *values: str) -> Cell:
+        """Return what holds one series: a count per bucket, and the sum."""
+        return self.series.setdefault(values, [0.0] * (len(_BUCKETS) + 2))
 
     def collect(self) -> Metric:
         family = HistogramMetricFamily(self._name, self._text, labels=self.labels)
@@ -223,6 +229,11 @@ class Metrics:
         self._streams = self._gauge("streams_open", "Open event streams", "side")
         self._streams_opened = self._counter("streams_opened", "Event streams opened", "side")
 
+        # Where the words of frequent events lead, so that they need not be looked at again.
+        self._exchange_cells: dict[Values, tuple[Cell, Cell, Cell]] = {}
+        self._call_cells: dict[Values, tuple[Cell, Cell]] = {}
+        self._lookup_cells: dict[Values, Cell] = {}
+
     def __repr__(self) -> str:
         series = sum(len(metric.series) for metric in self._all.metrics)
         return f"<Metrics {len(self._all.metrics)} metrics, {series} series>"
@@ -235,10 +246,19 @@ class Metrics:
 
     def exchange(self, endpoint: str, method: str, outcome: str, seconds: float) -> None:
         """Count a call out."""
-        name = methods.label(method)
-        self._in_flight.add(endpoint, by=-1)
-        self._exchanges.add(endpoint, name, _known(outcome, EXCHANGE_OUTCOMES))
-        self._exchange_seconds.add(endpoint, name, seconds=seconds)
+        cells = self._exchange_cells.get((endpoint, method, outcome))
+        if cells is None:
+            name = methods.label(method)
+            cells = (
+                self._in_flight.cell(endpoint),
+                self._exchanges.cell(endpoint, name, _known(outcome, EXCHANGE_OUTCOMES)),
+                self._exchange_seconds.cell(endpoint, name),
+            )
+            _remember(self._exchange_cells, (endpoint, method, outcome), cells)
+        in_flight, count, timing = cells
+        in_flight[0] -= 1
+        count[0] += 1
+        _time(timing, seconds)
 
     def rejected(self, endpoint: str, reason: str) -> None:
         """Count a request that did not become a call; `endpoint` is `other` for an unknown path."""
@@ -258,9 +278,17 @@ class Metrics:
     def upstream_call(self, upstream: str, method: str, outcome: str | Reason, seconds: float) -> None:
         """Count an exchange with an upstream: `ok`, `error` (as it sent one), `cancelled`, or a Reason."""
         word = outcome.name.lower() if isinstance(outcome, Reason) else outcome
-        name = methods.label(method)
-        self._calls.add(upstream, name, _known(word, UPSTREAM_OUTCOMES))
-        self._call_seconds.add(upstream, name, seconds=seconds)
+        cells = self._call_cells.get((upstream, method, word))
+        if cells is None:
+            name = methods.label(method)
+            cells = (
+                self._calls.cell(upstream, name, _known(word, UPSTREAM_OUTCOMES)),
+                self._call_seconds.cell(upstream, name),
+            )
+            _remember(self._call_cells, (upstream, method, word), cells)
+        count, timing = cells
+        count[0] += 1
+        _time(timing, seconds)
 
     def upstream_up(self, upstream: str, up: bool) -> None:
         """Say whether an upstream answers."""
@@ -289,17 +317,19 @@ class Metrics:
                 at = metric.labels.index("upstream")
                 for values in [values for values in metric.series if values[at] == upstream]:
                     del metric.series[values]
+        self._call_cells.clear()
+        self._lookup_cells.clear()
 
     # Cache
 
     def cache_lookup(self, upstream: str, method: str, result: str, reason: str) -> None:
         """Count how the cache answered, and why."""
-        self._lookups.add(
-            upstream,
-            methods.label(method),
-            _known(result, LOOKUPS),
-            _known(reason, LOOKUP_REASONS),
-        )
+        cell = self._lookup_cells.get((upstream, method, result, reason))
+        if cell is None:
+            words = _known(result, LOOKUPS), _known(reason, LOOKUP_REASONS)
+            cell = self._lookups.cell(upstream, methods.label(method), *words)
+            _remember(self._lookup_cells, (upstream, method, result, reason), cell)
+        cell[0] += 1
 
     def cache_hints(self, upstream: str, method: str, *, overridden: bool) -> None:
         """Count a fetched result, and whether a setting changed what its upstream said of its reuse."""
@@ -342,6 +372,16 @@ class Metrics:
     def _keep(self, tally: _Tally) -> _Tally:
         self._all.metrics.append(tally)
         return tally
+
+
+def _time(timing: Cell, seconds: float) -> None:
+    timing[bisect_left(_BUCKETS, seconds)] += 1
+    timing[-1] += seconds
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(known) < _REMEMBERED:
+        known[key] = value
 
 
 def _known(word: str, words: Set[str]) -> str:
