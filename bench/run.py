@@ -208,6 +208,8 @@ def comparisons(stack: ExitStack, folder: Path) -> Iterator[Comparison]:
         body.write_bytes(target.once())
         other = Target("bare handler", *server(stack, "handler", "--body", str(body)), "tools/list", {})
         yield Comparison(f"cached tools/list of {tools} tools / bare handler", target, other, 0.7)
+        lowest = Target("low-level", *server(stack, "lowest", "--body", str(body)), "tools/list", {})
+        yield Comparison(f"cached tools/list of {tools} tools / low-level server", target, lowest, 0.5)
 
     target, other = cached("/ten"), cached("/big")
     yield Comparison("cached list of 10 upstreams x 100 tools / of 1 x 1000", target, other, 0.95)

@@ -1,7 +1,9 @@
 """What the gateway is measured beside: an upstream, a bare handler, a bare forwarder, each its own process.
 
-The three are aiohttp low-level servers with as little around them as aiohttp allows, on the same event loop
-as the gateway. `python -m bench.servers upstream|handler|forwarder` prints its port on the first line.
+Handler and forwarder are an aiohttp Application with one route, as anybody would write them; `lowest` is the
+handler on aiohttp's low-level server, the least that aiohttp allows, and so is the upstream. All run on the
+event loop that the gateway uses, without access log.
+`python -m bench.servers upstream|handler|lowest|forwarder` prints its port on the first line.
 """
 
 import argparse
@@ -97,16 +99,28 @@ def forwarder(target: str, session: ClientSession) -> Handler:
     return handle
 
 
+def routed(handle: Handler) -> web.AppRunner:
+    """Return an Application that serves every path the benchmark posts to by one route."""
+    app = web.Application()
+    app.router.add_post("/{path:.*}", handle)
+    return web.AppRunner(app, access_log=None)
+
+
+def bare(handle: Handler) -> web.ServerRunner:
+    """Return aiohttp's low-level server, which has no routes."""
+    return web.ServerRunner(web.Server(handle))
+
+
 async def serve(options: argparse.Namespace) -> None:
     async with ClientSession(connector=TCPConnector(limit=0)) as session:
         match options.kind:
             case "upstream":
                 handle = upstream()
-            case "handler":
+            case "handler" | "lowest":
                 handle = handler(options.body.read_bytes())
             case _:
                 handle = forwarder(options.target, session)
-        runner = web.ServerRunner(web.Server(handle))
+        runner = routed(handle) if options.kind in ("handler", "forwarder") else bare(handle)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -116,7 +130,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("upstream", "handler", "forwarder"))
+    parser.add_argument("kind", choices=("upstream", "handler", "lowest", "forwarder"))
     parser.add_argument("--body", type=Path, help="handler: a file with the bytes to answer")
     parser.add_argument("--target", help="forwarder: the URL to send to")
     uvloop.run(serve(parser.parse_args()))
