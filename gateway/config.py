@@ -432,7 +432,7 @@ class Config(Model):
     listen: ListenAddress = "127.0.0.1:8080"
     """Where the endpoints are served: host:port or [::1]:port."""
     admin: AddressOrOff = "127.0.0.1:9090"
-    """Where /healthz, /readyz, /metrics and /status.json are served; "off" = nowhere."""
+    """Where /healthz, /readyz, /metrics, /status.json, /explain and /purge are served; "off" = nowhere."""
     public_url: PublicUrl | None = None
     """How clients reach the gateway; every absolute URL starts with it."""
     identity: Identity = Identity()
