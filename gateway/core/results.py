@@ -40,6 +40,7 @@ from gateway.protocol.jsonrpc import (
     is_null,
     items,
     join,
+    member_start,
     split,
     text_of,
 )
@@ -448,14 +449,13 @@ def _object_pieces(members: Members, changes: Mapping[str, Pieces | None]) -> Pi
     for key in dict.fromkeys((*members, *changes)):
         value: Pieces | None = changes[key] if key in changes else [members[key]]
         if value is not None:
-            pieces.append((b"," if pieces else b"{") + _key(key))
+            pieces.append(member_start(key))
             pieces.extend(value)
-    pieces.append(b"}" if pieces else b"{}")
+    if not pieces:
+        return [b"{}"]
+    pieces[0] = b"{" + bytes(pieces[0])[1:]
+    pieces.append(b"}")
     return pieces
-
-
-def _key(key: str) -> bytes:
-    return encode(key) + b":"
 
 
 _SPLICED = 64 * 1024

@@ -213,15 +213,20 @@ def canonical(raw: Json) -> bytes:
 def join(members: Iterable[tuple[str, Json]] | Members) -> bytes:
     """Return the JSON object of these members, each value spliced as it is."""
     pairs = members.items() if isinstance(members, Mapping) else members
-    parts: list[Json] = []
+    parts: list[Json] = [b"{"]
     for key, raw in pairs:
-        parts.append(b"," if parts else b"{")
-        parts.append(_key(key))
+        parts.append(member_start(key))
         parts.append(raw)
-    if not parts:
+    if len(parts) == 1:
         return b"{}"
+    parts[1] = bytes(parts[1])[1:]
     parts.append(b"}")
     return b"".join(parts)
+
+
+def member_start(key: str) -> bytes:
+    """Return what stands before a member's value: a comma, which the first one has to lose, and the name."""
+    return _short_start(key) if len(key) <= 64 else _start(key)
 
 
 def array(elements: Iterable[Json]) -> bytes:
@@ -303,13 +308,11 @@ def _read_error(raw: msgspec.Raw) -> McpError:
     return McpError(code, text_of(error.get("message")) or "", data)
 
 
-def _key(key: str) -> bytes:
-    return _short_key(key) if len(key) <= 64 else msgspec.json.encode(key) + b":"
+def _start(key: str) -> bytes:
+    return b",%s:" % msgspec.json.encode(key)
 
 
-@lru_cache(maxsize=4096)
-def _short_key(key: str) -> bytes:
-    return msgspec.json.encode(key) + b":"
+_short_start = lru_cache(maxsize=4096)(_start)
 
 
 def _reason(error: Exception) -> str:

@@ -241,6 +241,8 @@ class ModernHttpUpstream:
             if size > self._limit:
                 raise self._too_large()
             chunks.append(chunk)
+            if response.content.at_eof():
+                break
         return b"".join(chunks)
 
     async def _some(self, response: Response) -> bytes:

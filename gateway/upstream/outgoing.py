@@ -1,6 +1,7 @@
 """Builds what is posted to a modern upstream: one body, and every header anew from that body (U-01, U-02)."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -35,12 +36,7 @@ def compose(request: Request, *, id: int, version: str, client_info: bytes) -> O
     The id serves as the progress token too: both are ours and unique for this upstream (U-12, E-34).
     """
     params = dict(request.params)
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": version,
-        "Mcp-Method": encode_value(request.method),
-    }
+    headers = {**_headers(request.method, version)}
     named_by = name_param(request.method)
     name = text_of(params.get(named_by)) if named_by else None
     if name is not None:
@@ -50,15 +46,18 @@ def compose(request: Request, *, id: int, version: str, client_info: bytes) -> O
             params["arguments"] = with_plain_integers(params["arguments"], request.header_params)
         headers.update(mirrored(request.header_params, params.get("arguments")))
     params["_meta"] = _meta(request, id, version, client_info)
-    body = join(
-        [
-            ("jsonrpc", b'"2.0"'),
-            ("id", encode(id)),
-            ("method", encode(request.method)),
-            ("params", join(params)),
-        ]
-    )
-    return Outgoing(id, body, headers)
+    start = b'{"jsonrpc":"2.0","id":%d,"method":%s,"params":' % (id, encode(request.method))
+    return Outgoing(id, b"".join((start, join(params), b"}")), headers)
+
+
+@lru_cache(maxsize=64)
+def _headers(method: str, version: str) -> Mapping[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": version,
+        "Mcp-Method": encode_value(method),
+    }
 
 
 def name_param(method: str) -> str | None:
@@ -117,5 +116,6 @@ def _meta(request: Request, id: int, version: str, client_info: bytes) -> bytes:
         meta[META_LOG_LEVEL] = encode(request.log_level)
     if request.wants_progress:
         meta[META_PROGRESS_TOKEN] = encode(id)
-    meta.update((key, raw) for key, raw in request.vendor.items() if key not in HOP_META)
+    if request.vendor:
+        meta.update((key, raw) for key, raw in request.vendor.items() if key not in HOP_META)
     return join(meta)

@@ -8,10 +8,13 @@ call costs at least (measured), and nothing of them is used here.
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property, partial
 from ssl import SSLContext
+from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
@@ -30,6 +33,28 @@ _AT_ONCE = 64 * 2**10
 _SWITCHING = 101
 
 
+class _Peer(aiohttp.ClientRequest):
+    """The request that a connector is asked to connect for; it is always the same one."""
+
+    @cached_property
+    def connection_key(self) -> ConnectionKey:
+        return super().connection_key
+
+
+class _Reader(ResponseHandler):
+    """aiohttp's reader of responses, which resumes only what was paused: every read asks for it, at 5 µs."""
+
+    def resume_reading(self, *how: bool, **named: bool) -> None:
+        if self._reading_paused:
+            super().resume_reading(*how, **named)
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._factory = partial[ResponseHandler](_Reader, loop=self._loop)
+
+
 class Poster:
     """Posts to the origin of one URL. Raises aiohttp's ClientError for whatever keeps an answer away."""
 
@@ -43,10 +68,10 @@ class Poster:
         background: Background,
     ) -> None:
         self._background = background
-        self._connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEP_ALIVE)
+        self._connector = _Connector(limit=0, ssl=tls, keepalive_timeout=_KEEP_ALIVE)
         # aiohttp's own total of 300 s would cut every long call (B19).
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
-        self._peer = aiohttp.ClientRequest(
+        self._peer = _Peer(
             "POST",
             url,
             loop=asyncio.get_running_loop(),
