@@ -118,6 +118,8 @@ class Catalogue:
         }
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
+        self.revision = 0
+        """Moves with everything that `known` would say differently."""
         self._lacking: LRUCache[tuple[UpstreamName, str, Partition | None], float] = LRUCache(_CONTEXTS)
         self._rests: LRUCache[tuple[UpstreamName, Partition | None], tuple[float, float]] = LRUCache(
             _CONTEXTS
@@ -368,6 +370,7 @@ class Catalogue:
         if listing is None or listing.pages != bodies:
             listing = self._learn(name, method, pages, bodies)
             self._known[key] = listing
+            self.revision += 1
         received = min(entry.received for entry in entries)
         expires = min(entry.received + entry.ttl for entry in entries)
         return Part(name, listing, received, expires, scope, whence)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cachetools import LRUCache
+from msgspec import Struct
 
 from gateway.config import Config
 from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
 from gateway.core.federation import Federation
 from gateway.core.lists import Item
-from gateway.core.router import UriTable
+from gateway.core.router import NameTable, UriTable
 from gateway.protocol.call import (
     SERVED_VERSIONS,
     Challenge,
@@ -38,13 +39,21 @@ PUBLIC = Partition("public")
 """Stands for every caller where a public result showed a URI; no hash of a credential looks like it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What a name led to: the upstream, its own name for it, and the item it listed."""
 
     upstream: UpstreamName
     original: str
     item: Item
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Whose each exposed name is, at one revision of the catalogue."""
+
+    revision: int
+    listings: Mapping[UpstreamName, Listing]
+    names: NameTable | None
 
 
 class Directory:
@@ -58,6 +67,10 @@ class Directory:
         self._pool = pool
         self._catalogue = catalogue
         self._renamed = frozenset(config.endpoints[federation.endpoint].tools.rename.values())
+        self._tables: dict[str, _Table] = {}
+        self._same_for_all = not any(
+            config.upstreams[name].auth.kind == "forward" for name in federation.namespaces
+        )
         self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
 
     # Who offers what
@@ -69,11 +82,13 @@ class Directory:
         """
         if row.capability is None:
             return
-        names = list(self._federation.namespaces)
-        if not any(self.may_offer(name, row) and self._may_say(name) for name in names):
-            if any(self._catalogue.offers(name, row.capability) is False for name in names):
-                raise not_served(method)
-            raise McpError(INTERNAL_ERROR, "no upstream is available")
+        names = self._federation.namespaces
+        for name in names:
+            if self.may_offer(name, row) and self._may_say(name):
+                return
+        if any(self._catalogue.offers(name, row.capability) is False for name in names):
+            raise not_served(method)
+        raise McpError(INTERNAL_ERROR, "no upstream is available")
 
     def may_offer(self, name: UpstreamName, row: Method) -> bool:
         """Whether an upstream declared what the method needs, or has not said yet (B48)."""
@@ -154,13 +169,24 @@ class Directory:
         return self._resolve(method, exposed, caller)
 
     def _resolve(self, method: str, exposed: str, caller: Caller) -> Target | None:
-        listings = self.known(method, caller)
-        names = self._federation.merged(method, listings).names
-        found = None if names is None else names.resolve(exposed)
+        table = self._table(method, caller)
+        found = None if table.names is None else table.names.resolve(exposed)
         if found is None:
             return None
         upstream, original = found
-        return Target(upstream, original, listings[upstream].by_key[original])
+        return Target(upstream, original, table.listings[upstream].by_key[original])
+
+    def _table(self, method: str, caller: Caller) -> "_Table":
+        """Return what is listed now; where every caller is shown the same it is put together once."""
+        table = self._tables.get(method)
+        if table is not None and table.revision == self._catalogue.revision:
+            return table
+        listings = self.known(method, caller)
+        names = self._federation.merged(method, listings).names
+        table = _Table(self._catalogue.revision, listings, names)
+        if self._same_for_all:
+            self._tables[method] = table
+        return table
 
     def targets(self, method: str, caller: Caller) -> dict[str, Target]:
         """Return every name of what was last listed."""

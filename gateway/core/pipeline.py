@@ -126,6 +126,7 @@ class Pipeline:
             federation, config, self._directory, catalogue, self._views, cache, clock=clock
         )
         self._profile = lru_cache(_PROFILES)(list_profile)
+        self._relayable = lru_cache(_PROFILES)(relayable)
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
@@ -389,7 +390,7 @@ class Pipeline:
         if "requestState" in call.params or "inputResponses" in call.params:
             answer = await self._addressed(call, caller.principal, emit, upstream, original, target)
             return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
-        declared = relayable(call.meta.capabilities)
+        declared = self._declared(call)
         request = self._request(call, caller.principal, upstream, original, declared, target)
         lookup = self._catalogue.call_lookup(upstream, original, caller, request)
         if lookup is None:
@@ -495,7 +496,7 @@ class Pipeline:
         target: Target | None = None,
     ) -> Answer:
         """Return what one upstream answers now; nothing of it is kept."""
-        declared = relayable(call.meta.capabilities)
+        declared = self._declared(call)
         request = self._request(call, principal, upstream, original, declared, target)
         try:
             reply = await self._pool.call(upstream, request, self._relay(call, upstream, emit))
@@ -561,6 +562,11 @@ class Pipeline:
         unknown = error.code == INVALID_PARAMS and _UNKNOWN.search(error.message)
         if list_method is not None and (unknown or error.code == METHOD_NOT_FOUND):
             await self._catalogue.forget(upstream, list_method, "catalogue")
+
+    def _declared(self, call: Call) -> bytes:
+        """Return the capabilities to declare upstream on a call's behalf."""
+        declared = bytes(call.meta.capabilities)
+        return self._relayable(declared) if len(declared) <= _LONGEST_PROFILE else relayable(declared)
 
     def _caller(self, call: Call, principal: Principal) -> Caller:
         declared = bytes(call.meta.capabilities)

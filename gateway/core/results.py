@@ -480,7 +480,8 @@ def _segments(pieces: Pieces) -> tuple[Json, ...]:
 
 def _result_meta(raw: Json | None, own: Members) -> bytes:
     """Return the result's `_meta`: the upstream's members, and ours: who answers (E-22, E-24, F-29)."""
-    return join({**_foreign_meta(raw), **own})
+    foreign = _foreign_meta(raw)
+    return join({**foreign, **own}) if foreign else join(own)
 
 
 def _foreign_meta(raw: Json | None) -> dict[str, Json]:

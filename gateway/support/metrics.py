@@ -107,7 +107,7 @@ class _Tally:
 
     def cell(self, *values: str) -> Cell:
         """Return what holds the number of one series, to count in directly where every microsecond counts."""
-        return self.series.setdefault(values, [0.0])
+        return self.series.get(values) or self.series.setdefault(values, [0.0])
 
     def add(self, *values: str, by: float = 1) -> None:
         self.cell(*values)[0] += by

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from ssl import SSLContext
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -52,7 +52,7 @@ class _Reader(ResponseHandler):
 class _Connector(aiohttp.TCPConnector):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._factory = partial[ResponseHandler](_Reader, loop=self._loop)
+        self._factory = cast("partial[ResponseHandler]", partial(_Reader, loop=self._loop))
 
 
 class Poster:
