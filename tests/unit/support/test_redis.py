@@ -110,7 +110,7 @@ async def test_a_frozen_server_costs_one_deadline(
     server.freeze()
     began = loop.time()
     assert set(await asyncio.gather(*(redis.run(ECHO, [], [b"x"]) for _ in range(100)))) == {None}
-    assert loop.time() - began < 1.0
+    assert loop.time() - began < 100 * 0.05 / 2, "they waited in turn, not at once"
     began = loop.time()
     for _ in range(100):
         assert await redis.run(ECHO, [], [b"x"]) is None
