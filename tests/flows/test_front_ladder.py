@@ -71,6 +71,16 @@ async def test_each_step_answers_with_its_own_status(row: str) -> None:
         assert reply.header("content-type")
 
 
+async def test_a_good_request_opens_no_door_for_a_bad_one() -> None:
+    """What was judged is remembered by all that was looked at: each row is refused as ever."""
+    pipeline = Answers(answer(tools=[]))
+    async with serving(pipeline, limits={"message": 1000}) as gateway:
+        for row, (request, status) in LADDER.items():
+            assert (await gateway.ask(post("tools/list"))).status == 200
+            assert (await gateway.ask(request)).status == status, row
+    assert len(pipeline.calls) == len(LADDER)
+
+
 async def test_each_refusal_is_a_line_of_the_debug_log(caplog: pytest.LogCaptureFixture) -> None:
     """Endpoint, status and reason, and nothing that the client wrote (B42)."""
     caplog.set_level(logging.DEBUG, "gateway.front.http")

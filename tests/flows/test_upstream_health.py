@@ -444,6 +444,40 @@ async def test_a_proxy_is_used_when_configured():
             assert hosts == {"upstream.invalid", "elsewhere.invalid"}
 
 
+async def test_an_https_upstream_is_reached_through_a_tunnel(tmp_path):
+    """The proxy sees where to, and nothing of what is said."""
+    asked = []
+
+    async def tunnel(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split(b"\r\n")[0])
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", inner)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        async with asyncio.TaskGroup() as both:
+            both.create_task(pumped(reader, inner_writer))
+            both.create_task(pumped(inner_reader, writer))
+
+    async def pumped(source, sink):
+        while data := await source.read(2**16):
+            sink.write(data)
+        sink.close()
+
+    pair = certificate(tmp_path, "inner.example")
+    async with ScriptedUpstream(ssl_context=served(pair)) as upstream:
+        inner = int(upstream.origin.rpartition(":")[2])
+        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        away = settings(
+            f"https://inner.example:{inner}/mcp",
+            tls=config.Tls(ca_file=pair[0]),
+            proxy=f"http://127.0.0.1:{port}",
+        )
+        async with proxy, running(alpha=away, pace=ONCE) as gateway:
+            assert gateway.pool.status(ALPHA).state == "up"
+            await gateway.call("tools/list")
+    assert set(asked) == {f"CONNECT inner.example:{inner} HTTP/1.1".encode()}
+
+
 async def test_a_closed_pool_has_no_connections_and_no_tasks():
     """Close ends probes, connections and running calls' hopes."""
     async with ScriptedUpstream(tools=[tool("a")]) as upstream, running(alpha=upstream) as gateway:

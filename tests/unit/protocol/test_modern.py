@@ -28,7 +28,14 @@ from gateway.protocol.jsonrpc import (
     error_message,
 )
 from gateway.protocol.methods import LEGACY_METHODS, METHODS
-from gateway.protocol.modern import PostedNotification, Rejection, accept, accept_headers, status_of
+from gateway.protocol.modern import (
+    PostedNotification,
+    Rejection,
+    accept,
+    accept_headers,
+    read_head,
+    status_of,
+)
 
 VERSION = "2026-07-28"
 META: dict[str, Any] = {
@@ -819,3 +826,41 @@ def test_an_accept_that_excludes_one_kind_is_406(line: str) -> None:
 def test_a_code_has_one_status(code: int, status: int) -> None:
     """The table of chapter 1; a 5xx would cost JavaScript clients the code."""
     assert status_of(code) == status
+
+
+# What is remembered
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call"])
+def test_what_was_accepted_once_is_checked_again(method: str) -> None:
+    """The same `_meta`, and for lists the same params, with whatever else differs in turn (S-11)."""
+    named = {"name": "n"} if method == "tools/call" else {}
+    lines = headers(method, name=named.get("name"))
+    for _ in range(2):
+        for id in (1, "a"):
+            assert accepted(accept(lines, body(method, named, id=id))).id == json.dumps(id).encode()
+        other = headers("prompts/list", name=named.get("name"))
+        assert refused(accept(other, body(method, named)))[1] == HEADER_MISMATCH
+        newer = headers(method, name=named.get("name"), mcp_protocol_version="2026-01-01")
+        assert refused(accept(newer, body(method, named)))[1] == HEADER_MISMATCH
+        twice = [*lines, (b"Mcp-Method", method.encode())]
+        assert refused(accept(twice, body(method, named)))[1] == HEADER_MISMATCH
+        strange = {**META, META_VERSION: "2026-01-01"}
+        assert refused(accept(newer, body(method, named, meta=strange)))[1] == UNSUPPORTED_PROTOCOL_VERSION
+        assert refused(accept(lines, body(method, named, jsonrpc="1.0")))[1] == INVALID_REQUEST
+
+
+def test_a_progress_token_is_each_requests_own() -> None:
+    """And so is whatever else a caller says in `_meta`."""
+    for token in (1, 2):
+        call = accepted(accept(headers(), body(meta={**META, "progressToken": token, "v": token})))
+        assert call.meta.progress_token is not None
+        assert bytes(call.meta.progress_token) == bytes(call.meta.vendor["v"]) == b"%d" % token
+
+
+def test_neither_credentials_nor_arguments_stay_behind() -> None:
+    """Lines that differ in a credential only are one to the memory, and mirrored arguments are not kept."""
+    first = read_head([*headers(), (b"Authorization", b"Bearer a")])
+    assert read_head([*headers(), (b"Authorization", b"Bearer b"), (b"X-Request-Id", b"7")]) is first
+    mirrored_line = [*headers(), (b"Mcp-Param-Region", b"eu")]
+    assert read_head(mirrored_line) is not read_head(mirrored_line)
