@@ -145,7 +145,8 @@ class Responder:
             return
         message = jsonrpc.notification_message(notice.method, notice.params)
         self._send_frame(format_event(message))
-        await self._drain()
+        if self._request.protocol.writing_paused:
+            await self._drain()
 
     async def finish(self, outcome: Outcome) -> web.StreamResponse:
         """Send the answer and wait until the client has taken (nearly) all of it."""
@@ -154,7 +155,8 @@ class Responder:
             self._send_frame(format_event(b"".join(outcome.body)), last=True)
         else:
             self._send_answer(outcome)
-        await self._drain()
+        if self._request.protocol.writing_paused:
+            await self._drain()
         if outcome.status == 408:
             self._hang_up()
         return STAYS if self._stays_open() else CLOSES
@@ -167,8 +169,6 @@ class Responder:
 
     async def _drain(self) -> None:
         """Wait until the client takes more; how long it may take nothing is the pulse's to judge."""
-        if not self._request.protocol.writing_paused:
-            return
         try:
             await self._request.writer.drain()
         except ConnectionError:

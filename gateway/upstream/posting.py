@@ -1,8 +1,8 @@
 """Posts requests to one origin over kept connections and hands back responses whose body is unread.
 
-Connections, TLS, proxies and the reading of responses are aiohttp's. Its ClientSession is left out: nothing of
-its cookies, auth, middlewares and redirects is used here, and what they and a task per body cost is 100 µs a
-call (measured).
+Connections, TLS, proxies and the reading of responses are aiohttp's. Its ClientSession is left out: nothing
+of its cookies, auth, middlewares and redirects is used here, and what they and a task per body cost is 100 µs
+a call (measured).
 """
 
 import asyncio
