@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from gateway.cache.flight import SingleFlight
 from gateway.cache.replicated import Replicated, Sharing, replicated
@@ -165,6 +166,7 @@ class Gateway:
             runtime.metrics,
             phase=self.phase,
             upstreams=self._upstreams,
+            redis=self._redis,
             status=self.status,
             cache=self,
             seal=runtime.seal,
@@ -206,7 +208,9 @@ class Gateway:
         """Whether clients should be sent here."""
         if self.runtime.stopping.is_set():
             return "draining"
-        return "ready" if self._settled.is_set() else "starting"
+        if not self._settled.is_set():
+            return "starting"
+        return "degraded" if self._redis() == "down" else "ready"
 
     def status(self) -> Mapping[str, object]:
         """Return what /status.json says; it holds names and numbers, no address and no secret."""
@@ -226,7 +230,7 @@ class Gateway:
             "cache": {
                 "entries": entries,
                 "bytes": held,
-                "redis": None if runtime.replicated is None else runtime.replicated.state,
+                "redis": self._redis(),
             },
         }
 
@@ -264,6 +268,10 @@ class Gateway:
     def _upstreams(self) -> Mapping[str, str]:
         pool = self.runtime.pool
         return {name: pool.status(UpstreamName(name)).state for name in self.runtime.config.upstreams}
+
+    def _redis(self) -> Literal["up", "down"] | None:
+        replicated = self.runtime.replicated
+        return None if replicated is None else replicated.state
 
     async def _settle(self) -> None:
         pool = self.runtime.pool

@@ -15,7 +15,10 @@ from gateway.protocol import jsonrpc
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 
-Phase: TypeAlias = Literal["starting", "ready", "draining"]
+Phase: TypeAlias = Literal["starting", "ready", "degraded", "draining"]
+"""Degraded = ready, and uncached because Redis is away."""
+
+_SERVING: tuple[Phase, ...] = ("ready", "degraded")
 
 _PATHS = {
     "/healthz": ("GET", "HEAD"),
@@ -38,6 +41,7 @@ class AdminFront:
         *,
         phase: Callable[[], Phase],
         upstreams: Callable[[], Mapping[str, str]],
+        redis: Callable[[], str | None],
         status: Callable[[], Mapping[str, object]],
         cache: Operations,
         seal: Seal,
@@ -45,6 +49,7 @@ class AdminFront:
         self._metrics = metrics
         self._phase = phase
         self._upstreams = upstreams
+        self._redis = redis
         self._status = status
         self._cache = cache
         self._seal = seal
@@ -87,10 +92,7 @@ class AdminFront:
             case "/healthz":
                 return _json({"status": "alive"})
             case "/readyz":
-                phase = self._phase()
-                return _json(
-                    {"status": phase, "upstreams": self._upstreams()}, 200 if phase == "ready" else 503
-                )
+                return self._readiness()
             case "/status.json":
                 return _json(self._status())
             case "/explain":
@@ -101,6 +103,12 @@ class AdminFront:
                 # In a thread: the process metrics read files.
                 text = await asyncio.to_thread(self._metrics.render)
                 return web.Response(body=text, headers={"Content-Type": self._metrics.content_type})
+
+    def _readiness(self) -> web.Response:
+        """Answer 200 while clients should be sent here: without Redis they are served, only not from it."""
+        phase, redis = self._phase(), self._redis()
+        said = {"status": phase} | ({} if redis is None else {"redis": redis})
+        return _json({**said, "upstreams": self._upstreams()}, 200 if phase in _SERVING else 503)
 
 
 def _json(data: object, status: int = 200) -> web.Response:

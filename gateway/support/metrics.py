@@ -219,6 +219,9 @@ class Metrics:
         self._redis_linked = self._gauge(
             "redis_linked", "Whether changes made elsewhere are heard (1) or not (0)"
         )
+        self._redis_answers = self._gauge(
+            "redis_answers", "Whether the last question to Redis was answered in time (1) or not (0)"
+        )
         self._catalogue = self._gauge("catalogue_items", "Items an upstream lists", "upstream", "kind")
         self._excluded = self._gauge(
             "excluded_tools", "Listed tools left out because they are invalid", "upstream"
@@ -351,6 +354,10 @@ class Metrics:
     def redis_linked(self, linked: bool) -> None:
         """Say whether this replica hears of the changes others make; without, it caches nothing."""
         self._redis_linked.set(to=1 if linked else 0)
+
+    def redis_answers(self, answers: bool) -> None:
+        """Say whether Redis answers in time; while it does not, most questions are not even asked."""
+        self._redis_answers.set(to=1 if answers else 0)
 
     # Reading
 

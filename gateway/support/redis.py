@@ -120,6 +120,7 @@ class SharedRedis:
         self._sentinels: list[Redis] = []
         self._client = self._connect(retries=1)
         self._listener: Redis | None = None
+        metrics.redis_answers(self.answers)
 
     def __repr__(self) -> str:
         return f"<SharedRedis {self._address} {self._breaker!r}>"
@@ -188,12 +189,14 @@ class SharedRedis:
         if not self._breaker.closed:
             log.info("redis answers again")
             self._breaker.answered()
+            self._metrics.redis_answers(True)
 
     def _failed(self, script: Script, outcome: Outcome, reason: str) -> None:
         self._metrics.redis_operation(script.name, outcome)
         if self._breaker.closed:
             log.warning("redis failed (%s): %s; going on without it", script.name, reason[:200])
         self._breaker.failed()
+        self._metrics.redis_answers(False)
 
     async def _drop_listener(self) -> None:
         listener, self._listener = self._listener, None

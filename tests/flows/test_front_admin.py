@@ -23,6 +23,7 @@ class Admin:
 
     phase: Phase = "ready"
     upstreams: dict[str, str] = field(default_factory=lambda: {"time": "up", "gh": "down"})
+    redis: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
     port: int = 0
 
@@ -55,6 +56,7 @@ async def running() -> AsyncIterator[Admin]:
         admin.metrics,
         phase=lambda: admin.phase,
         upstreams=lambda: admin.upstreams,
+        redis=lambda: admin.redis,
         status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
         cache=Asked(),
         seal=Seal(),
@@ -82,6 +84,17 @@ async def test_readiness_follows_the_phase_and_shows_each_upstream(phase: Phase,
         reply = await admin.get("/readyz")
     assert reply.status == status
     assert reply.json == {"status": phase, "upstreams": {"time": "up", "gh": "down"}}
+
+
+async def test_without_redis_it_is_ready_and_says_degraded() -> None:
+    """Clients are served all the same; an operator's eye finds the word, an alert the metrics."""
+    async with running() as admin:
+        admin.phase, admin.redis = "degraded", "down"
+        reply = await admin.get("/readyz")
+        assert (reply.status, reply.json["status"], reply.json["redis"]) == (200, "degraded", "down")
+        admin.phase, admin.redis = "draining", "up"
+        reply = await admin.get("/readyz")
+        assert (reply.status, reply.json["status"], reply.json["redis"]) == (503, "draining", "up")
 
 
 async def test_metrics_are_rendered() -> None:

@@ -27,7 +27,7 @@ def sharing(
 ) -> AbstractAsyncContextManager[Running]:
     """Run a gateway in front of this upstream, on this Redis."""
     settings: Mapping[str, Any] = {"redis": server.url, "redis_timeout": 1.0, **cache}
-    return running({"alpha": upstream}, cache=settings, secrets=SECRETS)
+    return running({"alpha": upstream}, cache=settings, secrets=SECRETS, admin="127.0.0.1:0")
 
 
 async def linked(*gateways: Running, state: str = "up") -> None:
@@ -103,6 +103,38 @@ async def test_while_redis_is_away_every_request_is_answered(server: RedisServer
             assert (await one.ask("tools/list")).names == ["alpha__b"]
         assert len(alpha.seen("tools/list")) == before + 1
         assert await one.counted("redis_linked") == 1
+
+
+@pytest.mark.parametrize("trouble", ["freeze", "kill"])
+async def test_readiness_says_degraded_while_redis_is_away(server: RedisServer, trouble: str) -> None:
+    """200 all the while; status and metrics agree with it, and with its being back."""
+
+    async def said(one: Running) -> tuple[object, ...]:
+        code, ready = await one.admin("/readyz")
+        _, status = await one.admin("/status.json")
+        assert (ready["status"], ready["redis"]) == (status["phase"], status["cache"]["redis"])
+        return code, ready["status"], ready["redis"], ready["upstreams"]
+
+    async with ScriptedUpstream() as alpha, sharing(alpha, server) as one:
+        await linked(one)
+        assert await said(one) == (200, "ready", "up", {"alpha": "up"})
+        assert (await one.counted("redis_linked"), await one.counted("redis_answers")) == (1, 1)
+        if trouble == "freeze":
+            server.freeze()
+        else:
+            await server.kill()
+        await linked(one, state="down")
+        assert await said(one) == (200, "degraded", "down", {"alpha": "up"})
+        shown = (await one.counted("redis_linked"), await one.counted("redis_answers"))
+        assert 0 in shown  # nobody asks over a link that is known to be lost
+        assert (await said(one))[:3] == (200, "degraded", "down")
+        if trouble == "freeze":
+            server.thaw()
+        else:
+            await server.begin()
+        await linked(one)
+        assert await said(one) == (200, "ready", "up", {"alpha": "up"})
+        assert (await one.counted("redis_linked"), await one.counted("redis_answers")) == (1, 1)
 
 
 async def test_a_gateway_starts_without_its_redis(server: RedisServer) -> None:

@@ -57,7 +57,7 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.dropped("time", some_word(source))
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
-    assert repr(metrics) == "<Metrics 20 metrics, 12 series>"
+    assert repr(metrics) == "<Metrics 21 metrics, 12 series>"
     assert lines(metrics, "mcp_gateway_exchanges_total") == [
         'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
     ]
