@@ -1,0 +1,352 @@
+"""Takes a call to the one upstream it is addressed to, and brings back what that upstream answers.
+
+Names and URIs are the upstream's own on the way there and the gateway's on the way back; what may be kept
+comes through the cache.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+
+from gateway.cache.responses import Cached
+from gateway.core.capabilities import relayable
+from gateway.core.catalogue import Caller, Catalogue
+from gateway.core.directory import PUBLIC, Directory, Target
+from gateway.core.federation import Federation
+from gateway.core.results import (
+    Dressed,
+    InputRequired,
+    InvalidResult,
+    completion_target,
+    dress_error,
+    dress_notice,
+    made,
+    normalise,
+    refuse_input,
+    rewrite_params,
+)
+from gateway.core.reuse import origin, reuse
+from gateway.core.router import Namespace, uri_problem
+from gateway.protocol.call import (
+    Answer,
+    Call,
+    Emit,
+    Notice,
+    Partition,
+    Principal,
+    Reason,
+    Request,
+    Reuse,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Json,
+    McpError,
+    Members,
+    is_null,
+    text_of,
+)
+from gateway.protocol.methods import Method
+from gateway.protocol.modern import check_param_headers
+from gateway.protocol.trace import upward
+from gateway.support.metrics import Metrics
+from gateway.upstream.pool import StaleSchema, UpstreamPool
+
+log = logging.getLogger(__name__)
+
+_PROFILES = 1024
+_LONGEST_PROFILE = 4096
+
+_LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
+
+
+class Courier:
+    """Serves the calls of one endpoint that name what they are about."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        pool: UpstreamPool,
+        catalogue: Catalogue,
+        directory: Directory,
+        metrics: Metrics,
+        server_info: bytes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._federation = federation
+        self._pool = pool
+        self._catalogue = catalogue
+        self._directory = directory
+        self._metrics = metrics
+        self._server_info = server_info
+        self._clock = clock
+        self._relayable = lru_cache(_PROFILES)(relayable)
+
+    def __repr__(self) -> str:
+        return f"<Courier {self._federation.endpoint}: {', '.join(self._federation.namespaces)}>"
+
+    async def named(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
+        """Return what the tool or prompt of this name answers."""
+        name = _string(call, "name")
+        arguments = call.params.get("arguments")
+        if arguments is not None and not is_null(arguments) and bytes(memoryview(arguments)[:1]) != b"{":
+            raise McpError(INVALID_PARAMS, "arguments must be an object")
+        self._directory.check_offered(call.method, row)
+        list_method = _LISTED_BY[call.method]
+        target = await self._directory.find(list_method, name, caller)
+        _check_headers(call, target)
+        try:
+            return await self._called(call, caller, emit, target)
+        except StaleSchema:
+            target = await self._directory.reread(list_method, name, caller)
+        try:
+            return await self._called(call, caller, emit, target)
+        except StaleSchema:
+            raise UpstreamUnavailable(
+                target.upstream, Reason.PROTOCOL, "it refuses the headers that its own schema asks for"
+            ) from None
+
+    async def _called(self, call: Call, caller: Caller, emit: Emit, target: Target) -> Answer:
+        """Return a tool's or prompt's answer, from the cache if the operator wants this tool's kept there."""
+        upstream, original = target.upstream, target.original
+        if call.method != "tools/call" or not self._catalogue.keeps_calls(upstream, original):
+            return await self._asked(call, caller.principal, emit, upstream, original, target)
+        if "requestState" in call.params or "inputResponses" in call.params:
+            answer = await self._asked(call, caller.principal, emit, upstream, original, target)
+            return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
+        declared = self._declared(call)
+        request = self._request(call, caller.principal, upstream, original, declared, target)
+        lookup = self._catalogue.call_lookup(upstream, original, caller, request)
+        if lookup is None:
+            return await self._asked(call, caller.principal, emit, upstream, original, target)
+        try:
+            relay = self._relay(call, upstream, _while_there(emit))
+            cached = await self._catalogue.call(lookup, request, relay)
+        except McpError as error:
+            await self._doubt(call, upstream, error)
+            raise self._outward(error, upstream, call) from None
+        dressed = await self._dressed(call, caller, upstream, cached)
+        # Neither ttlMs nor scope is said of a call's result, in headers no more than in the body (C-02).
+        now = self._clock()
+        whence = origin(cached.source, cached.reason)
+        told = reuse(whence, received=cached.entry.received, expires=now, scope="private", now=now)
+        return Answer(dressed.segments(), told)
+
+    async def read(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
+        """Return the resource of this URI, from the cache where it may come from there."""
+        uri = _string(call, "uri")
+        problem = uri_problem(uri)
+        if problem is not None:
+            raise McpError(INVALID_PARAMS, f"uri: {problem}")
+        self._directory.check_offered(call.method, row)
+        found = await self._directory.owner(uri, caller)
+        if found is None:
+            raise _no_resource(uri)
+        upstream, original = found
+        try:
+            if "requestState" in call.params or "inputResponses" in call.params:
+                answer = await self._asked(call, caller.principal, emit, upstream, original)  # C-03
+                return Answer(answer.result, Reuse("bypass", "mrtr"))
+            return await self._cached_read(call, caller, emit, upstream, original)
+        except McpError as error:
+            if error.code == INVALID_PARAMS and is_null(error.data):
+                # The URI is the only thing a read names, and clients look for it there (F-16).
+                raise McpError.with_data(INVALID_PARAMS, error.message, {"uri": uri}) from None
+            raise
+
+    async def _cached_read(
+        self, call: Call, caller: Caller, emit: Emit, upstream: UpstreamName, original: str
+    ) -> Answer:
+        request = self._request(call, caller.principal, upstream, original, caller.profile.capabilities)
+        try:
+            relay = self._relay(call, upstream, _while_there(emit))
+            cached = await self._catalogue.read(upstream, original, caller, request, relay)
+        except McpError as error:
+            raise self._outward(error, upstream, call) from None
+        dressed = await self._dressed(call, caller, upstream, cached, original)
+        entry, now = cached.entry, self._clock()
+        return Answer(
+            dressed.segments(entry.remaining_ms(now), entry.scope),
+            reuse(
+                origin(cached.source, cached.reason),
+                received=entry.received,
+                expires=entry.received + entry.ttl,
+                scope=entry.scope,
+                now=now,
+            ),
+        )
+
+    async def _dressed(
+        self, call: Call, caller: Caller, upstream: UpstreamName, cached: Cached, uri: str | None = None
+    ) -> Dressed:
+        """Return a kept result as this endpoint's clients are given it, made once per entry."""
+        key = f"{call.method} {self._federation.endpoint}"
+        dressed = cached.entry.derived.get(key)
+        if not isinstance(dressed, Dressed):
+            everyone = cached.entry.scope == "public"
+            partition = PUBLIC if everyone else caller.principal.partition
+            try:
+                dressed = self._normalised(call, partition, upstream, cached.entry.result)
+            except UpstreamUnavailable:
+                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
+                    await self._catalogue.forget(upstream, call.method, "catalogue", uri)
+                raise
+            cached.entry.derived[key] = dressed
+        return dressed
+
+    async def complete(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
+        """Return the completions its upstream offers for a prompt's or template's argument."""
+        kind, wanted = completion_target(call.params)
+        self._directory.check_offered(call.method, row)
+        if kind == "ref/prompt":
+            target = await self._directory.find("prompts/list", wanted, caller)
+            owner: tuple[UpstreamName, str] | None = (target.upstream, target.original)
+        else:
+            owner = await self._directory.template_owner(wanted, caller)
+        if owner is None:
+            raise _no_resource(wanted)
+        if not self._directory.may_offer(owner[0], row):
+            nothing: Members = {"completion": b'{"values":[]}'}
+            return Answer(made(call.method, nothing, server_info=self._server_info).segments())  # F-34
+        return await self._asked(call, caller.principal, emit, *owner)
+
+    async def _asked(
+        self,
+        call: Call,
+        principal: Principal,
+        emit: Emit,
+        upstream: UpstreamName,
+        original: str,
+        target: Target | None = None,
+    ) -> Answer:
+        """Return what one upstream answers now; nothing of it is kept."""
+        declared = self._declared(call)
+        request = self._request(call, principal, upstream, original, declared, target)
+        try:
+            reply = await self._pool.call(upstream, request, self._relay(call, upstream, emit))
+        except McpError as error:
+            await self._doubt(call, upstream, error)
+            raise self._outward(error, upstream, call) from None
+        return Answer(self._normalised(call, principal.partition, upstream, reply.result).segments())
+
+    def _request(
+        self,
+        call: Call,
+        principal: Principal,
+        upstream: UpstreamName,
+        original: str,
+        declared: bytes,
+        target: Target | None = None,
+    ) -> Request:
+        return Request(
+            call.method,
+            rewrite_params(call.method, call.params, original),
+            capabilities=declared,
+            log_level=call.meta.log_level,
+            wants_progress=call.meta.progress_token is not None,
+            vendor=upward(call.meta.vendor),
+            header_params=() if target is None else target.item.header_params,
+            authorization=self._catalogue.forwarded(upstream, principal),
+        )
+
+    def _relay(self, call: Call, upstream: UpstreamName, emit: Emit) -> Emit:
+        async def relay(notice: Notice) -> None:
+            dressed = dress_notice(
+                notice, progress_token=call.meta.progress_token, log_level=call.meta.log_level
+            )
+            if dressed is None:
+                self._metrics.dropped(upstream, "notification")
+            else:
+                await emit(dressed)
+
+        return relay
+
+    def _normalised(
+        self, call: Call, partition: Partition | None, upstream: UpstreamName, result: Json
+    ) -> Dressed:
+        namespace = self._federation.namespaces[upstream]
+        shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
+        try:
+            return normalise(call.method, result, namespace=shown, server_info=self._server_info)
+        except InvalidResult as error:
+            log.warning("upstream %s: invalid result of %s: %s", upstream, call.method, error)
+            self._metrics.dropped(upstream, "response")
+            if isinstance(error, InputRequired):
+                declared = call.meta.capabilities
+                raise refuse_input(error.needs, namespace=namespace, declared=declared) from None
+            raise UpstreamUnavailable(upstream, Reason.PROTOCOL, f"{call.method}: {error}") from None
+
+    def _outward(self, error: McpError, upstream: UpstreamName, call: Call) -> McpError:
+        namespace = self._federation.namespaces[upstream]
+        return dress_error(error, namespace=namespace, declared=call.meta.capabilities)
+
+    async def _doubt(self, call: Call, upstream: UpstreamName, error: McpError) -> None:
+        """Forget a list that promised what the upstream now says it does not have (U-33)."""
+        list_method = _LISTED_BY.get(call.method)
+        unknown = error.code == INVALID_PARAMS and _UNKNOWN.search(error.message)
+        if list_method is not None and (unknown or error.code == METHOD_NOT_FOUND):
+            await self._catalogue.forget(upstream, list_method, "catalogue")
+
+    def _declared(self, call: Call) -> bytes:
+        """Return the capabilities to declare upstream on a call's behalf."""
+        declared = bytes(call.meta.capabilities)
+        return self._relayable(declared) if len(declared) <= _LONGEST_PROFILE else relayable(declared)
+
+
+_UNKNOWN = re.compile(
+    r"\b(unknown|unrecognized|no such|invalid) (tool|prompt)\b|\b(tool|prompt)\b.{,200}\bnot (found|known)\b",
+    re.IGNORECASE,
+)
+"""What SDKs say of a name they do not serve; a tool's own complaints must not cost everybody the list."""
+
+
+class _Shown:
+    """A namespace that tells which URIs it left as they are: only provenance routes those (F-11)."""
+
+    def __init__(self, namespace: Namespace, show: Callable[[str], None]) -> None:
+        self._namespace = namespace
+        self._show = show
+        self.upstream = namespace.upstream
+
+    def expose_uri(self, uri: str) -> str:
+        exposed = self._namespace.expose_uri(uri)
+        if exposed == uri:
+            self._show(uri)
+        return exposed
+
+
+def _while_there(emit: Emit) -> Emit:
+    """Return an emit that a caller who left does not break: others wait for the same answer (C-34)."""
+
+    async def relay(notice: Notice) -> None:
+        with suppress(ConnectionError):
+            await emit(notice)
+
+    return relay
+
+
+def _check_headers(call: Call, target: Target) -> None:
+    """Raise when a mirrored argument and its header disagree (S-14)."""
+    if call.method != "tools/call" or not target.item.header_params:
+        return
+    problem = check_param_headers(target.item.header_params, call.param_headers, call.params.get("arguments"))
+    if problem is not None:
+        raise McpError(HEADER_MISMATCH, problem)
+
+
+def _string(call: Call, key: str) -> str:
+    text = text_of(call.params.get(key))
+    if text is None:
+        raise McpError(INVALID_PARAMS, f"{key} must be a string")
+    return text
+
+
+def _no_resource(uri: str) -> McpError:
+    return McpError.with_data(INVALID_PARAMS, "Resource not found", {"uri": uri})
