@@ -34,9 +34,11 @@ def explain(settings: config.Config, question: Mapping[str, str], authorization:
     return _ask(settings.admin, "GET", f"/explain?{urlencode(question)}", headers)
 
 
-def purge(settings: config.Config, wish: Mapping[str, object]) -> Reply:
+def purge(settings: config.Config, wish: Mapping[str, object], authorization: str | None = None) -> Reply:
     """Return status and answer to a wish to forget something; raises Unreachable."""
     headers = {"Content-Type": "application/json"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
     return _ask(settings.admin, "POST", "/purge", headers, json.dumps(wish).encode())
 
 

@@ -249,7 +249,8 @@ class Gateway:
         for change in made:
             await runtime.catalogue.changed(change)
         log.info("purged by an operator: %d change(s)", len(made))
-        purged = [{"upstream": one.upstream, "method": one.method, "uri": one.uri} for one in made]
+        whose = {} if wish.partition is None else {"caller": wish.partition[:16]}
+        purged = [{"upstream": one.upstream, "method": one.method, "uri": one.uri, **whose} for one in made]
         return {"purged": purged}
 
     def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:

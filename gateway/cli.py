@@ -203,17 +203,13 @@ def _explain(arguments: argparse.Namespace) -> int:
         question["uri" if arguments.method == "resources/read" else "name"] = arguments.target
     if arguments.capabilities is not None:
         question["capabilities"] = arguments.capabilities
-    authorization = None
-    if arguments.token_env is not None:
-        token = os.environ.get(arguments.token_env, "").strip()
-        if not token or not (token.isascii() and token.isprintable()):
-            advice = f"export {arguments.token_env}=TOKEN, without quotes or line breaks in it"
-            return _complain(f"the variable {arguments.token_env} holds no token", advice, code=WRONG)
-        authorization = token if " " in token else f"Bearer {token}"
     from gateway import admin_client
 
     try:
+        authorization = None if arguments.token_env is None else _authorization(arguments.token_env)
         status, answer = admin_client.explain(settings, question, authorization)
+    except _NoToken as error:
+        return _complain(str(error), error.advice, code=WRONG)
     except admin_client.Unreachable as error:
         return _complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
     if status != 200:
@@ -273,7 +269,12 @@ def _purge(arguments: argparse.Namespace) -> int:
     from gateway import admin_client
 
     try:
-        status, answer = admin_client.purge(settings, wish or {"all": True})
+        authorization = None
+        if arguments.token_env is not None:
+            authorization, wish["caller"] = _authorization(arguments.token_env), True
+        status, answer = admin_client.purge(settings, wish or {"all": True}, authorization)
+    except _NoToken as error:
+        return _complain(str(error), error.advice, code=WRONG)
     except admin_client.Unreachable as error:
         return _complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
     if status != 200:
@@ -283,10 +284,13 @@ def _purge(arguments: argparse.Namespace) -> int:
         return FINE
     purged: list[dict[str, str | None]] = answer["purged"]
     print("forgotten:")
-    print(
-        _table([(one["upstream"] or "", one["method"] or "everything", one["uri"] or "") for one in purged])
-    )
+    print(_table([(one["upstream"] or "", one["method"] or "everything", _just(one)) for one in purged]))
     return FINE
+
+
+def _just(purged: Mapping[str, str | None]) -> str:
+    """Return what else narrowed a purge."""
+    return purged["uri"] or (f"of caller {purged['caller']}" if purged.get("caller") else "")
 
 
 def _refused(status: int, answer: Mapping[str, Any]) -> int:
@@ -302,6 +306,22 @@ def _version(*, as_json: bool) -> int:
     else:
         print(f"mcp-gateway {config.VERSION}")
     return FINE
+
+
+class _NoToken(Exception):
+    """A variable that should hold a token does not; what it holds is not repeated."""
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"the variable {variable} holds no token")
+        self.advice = f"export {variable}=TOKEN, without quotes or line breaks in it"
+
+
+def _authorization(variable: str) -> str:
+    """Return the header for the token in a variable, which may be the whole of it; raises _NoToken."""
+    token = os.environ.get(variable, "").strip()
+    if not token or not (token.isascii() and token.isprintable()):
+        raise _NoToken(variable)
+    return token if " " in token else f"Bearer {token}"
 
 
 def _load(arguments: argparse.Namespace, *, warn: Callable[[str], None] | None = None) -> Config:
@@ -393,6 +413,11 @@ def _parser() -> argparse.ArgumentParser:
 
     purge = commands.add_parser("purge", help="make a running gateway forget answers; default: all of them")
     _add_running(purge)
+    purge.add_argument(
+        "--token-env",
+        metavar="VAR",
+        help="only what is private to the caller whose token this variable holds",
+    )
     purge.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="of this upstream only")
     purge.add_argument("--method", metavar="M", help="of this method only, such as tools/list")
     purge.add_argument("--uri", metavar="U", help="of this resource only, as clients or its upstream see it")

@@ -21,7 +21,8 @@ from gateway.protocol.methods import METHODS
 
 Key: TypeAlias = tuple[str | None, ...]
 Topic: TypeAlias = tuple[str, ...]
-"""What changes as one: () an upstream, (method,), ("resources/read", uri), ("public", method)."""
+"""What changes as one: () an upstream, (method,), ("resources/read", uri), ("public", method), and what is
+private to a caller: ("caller", partition, method)."""
 
 Why: TypeAlias = Literal[
     "hit",
@@ -50,6 +51,7 @@ EVERYONE = Partition("")
 READ = "resources/read"
 CALL = "tools/call"
 EVERYTHING: Topic = ()
+_KEPT = (*(name for name, row in METHODS.items() if row.cacheable), CALL)
 
 _ENTRY_OVERHEAD = 1024
 _TOPIC_OVERHEAD = 160
@@ -340,7 +342,7 @@ def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
     """Return the topics whose change makes this result stale (C-30).
 
     A read depends on the uri asked for and on every uri among its contents; a public page of a list also on
-    the list having stayed public (C-23).
+    the list having stayed public (C-23); what is private on whatever ends its caller's results.
     """
     topics: list[Topic] = [EVERYTHING, (lookup.method,)]
     if lookup.method == READ:
@@ -348,6 +350,9 @@ def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
         topics += [(READ, bounded(uri)) for uri in sorted(uris)]
     elif scope == "public":
         topics.append(("public", lookup.method))
+    owner = context(lookup)
+    if scope == "private" and owner is not None:
+        topics.append(("caller", owner, lookup.method))
     if lookup.method == CALL:
         topics.append(("tools/list",))  # another definition, another tool
     return tuple(topics)
@@ -355,6 +360,8 @@ def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
 
 def topics_of(change: Change) -> tuple[Topic, ...]:
     """Return the topics a change touches (C-30); a change nobody here can place touches everything."""
+    if change.partition is not None:
+        return tuple(("caller", change.partition, method) for method in _methods_of(change))
     if change.uri is not None:
         return tuple((READ, bounded(uri)) for uri in (change.uri, *ancestors(change.uri)))
     if change.method == "resources/list":
@@ -379,6 +386,13 @@ def ancestors(uri: str, most: int = 32) -> tuple[str, ...]:
             break
         found += [parent for parent in (uri[: at + 1], uri[:at]) if parent != uri]
     return tuple(found)
+
+
+def _methods_of(change: Change) -> tuple[str, ...]:
+    """Return the methods whose results a caller's change touches; of one resource nothing is told apart."""
+    if change.method == "resources/list":
+        return "resources/list", "resources/templates/list"
+    return _KEPT if change.method not in _KEPT else (change.method,)
 
 
 def _scope(public: bool, rules: Rules, *, by_floor_alone: bool) -> tuple[Scope, Why | None, Override | None]:

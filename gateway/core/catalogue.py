@@ -220,12 +220,14 @@ class Catalogue:
 
     async def changed(self, change: Change) -> None:
         """Drop what an upstream's change made stale; after a reconnect anything may be different (C-30)."""
-        for key in [key for key in self._lacking if key[0] == change.upstream]:
+        mine = change.partition
+        for key in [key for key in self._lacking if key[0] == change.upstream and mine in (None, key[2])]:
             if change.method in (None, key[1]):
                 del self._lacking[key]
         if change.method is None:
             for rest in [rest for rest in self._rests if rest[0] == change.upstream]:
-                del self._rests[rest]
+                if mine in (None, rest[1]):
+                    del self._rests[rest]
         await self._cache.invalidate(change)
 
     def report(self, name: UpstreamName) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.core.router import Namespace
-from gateway.protocol.call import Change, UpstreamName
+from gateway.protocol.call import Change, Partition, UpstreamName
 from gateway.protocol.methods import METHODS
 
 _KEPT = frozenset(name for name, row in METHODS.items() if row.cacheable) | {"tools/call"}
@@ -13,11 +13,15 @@ _READ = "resources/read"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to forget: of one upstream or of all, one method's results, one resource or everything."""
+    """What to forget: of one upstream or of all, one method's results, one resource or everything.
+
+    With a `partition` only what is private to that caller.
+    """
 
     upstream: str | None = None
     method: str | None = None
     uri: str | None = None
+    partition: Partition | None = None
 
 
 class NothingToPurge(Exception):
@@ -38,7 +42,9 @@ def changes(wish: Wish, namespaces: Mapping[UpstreamName, Namespace]) -> tuple[C
         )
     names = list(namespaces) if wish.upstream is None else [UpstreamName(wish.upstream)]
     if wish.uri is None:
-        return tuple(Change(name, wish.method, cause="purge") for name in names)
+        return tuple(Change(name, wish.method, None, "purge", wish.partition) for name in names)
+    if wish.partition is not None:
+        raise NothingToPurge("of one caller a method is forgotten or everything, not a single uri")
     if wish.method not in (None, _READ):
         raise NothingToPurge(f"a uri is forgotten of {_READ} only, not of {wish.method}")
     return tuple(

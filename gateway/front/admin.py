@@ -98,7 +98,7 @@ class AdminFront:
             case "/explain":
                 return _json(await operations.explain(request, self._cache, self._seal))
             case "/purge":
-                return _json(await operations.purge(request, self._cache))
+                return _json(await operations.purge(request, self._cache, self._seal))
             case _:
                 # In a thread: the process metrics read files.
                 text = await asyncio.to_thread(self._metrics.render)

@@ -1,7 +1,8 @@
 """Reads what an operator asks of the cache over HTTP, and refuses a purge that a web page asks for."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from aiohttp import hdrs, web
@@ -15,7 +16,8 @@ from gateway.protocol.modern import Rejection
 from gateway.support.seal import Seal
 
 _ASKED = ("endpoint", "method", "name", "uri", "capabilities")
-_WISHED = ("all", "upstream", "method", "uri")
+_NAMED = ("upstream", "method", "uri")
+_WISHED = ("all", "caller", *_NAMED)
 _LARGEST = 64 * 1024
 _PATIENCE = 5.0
 
@@ -43,29 +45,39 @@ async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) 
     """
     query = request.query
     _check_known(query.keys(), _ASKED)
-    caller = identify(request.headers, seal)
-    if isinstance(caller, Rejection):
-        raise Refused(400, "" if caller.error is None else caller.error.message)
+    caller = _caller(request, seal)
     if "method" not in query:
         raise Refused(400, "say which method: ?method=tools/list")
     question = Question(
         query["method"], query.get("name"), query.get("uri"), query.get("capabilities", "{}").encode()
     )
     try:
-        return await operations.explain(query.get("endpoint"), question, Principal(caller.partition))
+        return await operations.explain(query.get("endpoint"), question, caller)
     except Unanswerable as error:
         raise Refused(400, str(error)) from None
 
 
-async def purge(request: web.BaseRequest, operations: Operations) -> Report:
-    """Forget what the operator names; raises Refused, also for whatever a browser sends for another page."""
+async def purge(request: web.BaseRequest, operations: Operations, seal: Seal) -> Report:
+    """Forget what the operator names; raises Refused, also for whatever a browser sends for another page.
+
+    The Authorization header counts where the body says `"caller": true`, and is hashed like any caller's: a
+    proxy that adds one of its own must not turn a purge of everything into one of a single caller.
+    """
     _check_origin(request.headers)
     if request.content_type != "application/json":
         raise Refused(415, 'post a JSON object as application/json, such as {"upstream": "github"}')
     try:
-        return await operations.purge(_wish(await _body(request)))
+        return await operations.purge(_wish(await _body(request), partial(_caller, request, seal)))
     except NothingToPurge as error:
         raise Refused(400, str(error)) from None
+
+
+def _caller(request: web.BaseRequest, seal: Seal) -> Principal:
+    """Return who an Authorization header stands for, without the header itself."""
+    caller = identify(request.headers, seal)
+    if isinstance(caller, Rejection):
+        raise Refused(400, "" if caller.error is None else caller.error.message)
+    return Principal(caller.partition)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
@@ -93,22 +105,30 @@ async def _body(request: web.BaseRequest) -> bytes:
     return body
 
 
-def _wish(body: bytes) -> Wish:
+def _wish(body: bytes, caller: Callable[[], Principal]) -> Wish:
     try:
         members = split(body)
         _check_known(members, _WISHED)
-        upstream, method, uri = (text_of(members.get(key)) for key in _WISHED[1:])
+        upstream, method, uri = (text_of(members.get(key)) for key in _NAMED)
         named = sum(text is not None for text in (upstream, method, uri))
         said = {key: value(raw) for key, raw in members.items()}
     except Malformed:
         raise Refused(400, "the body must be a JSON object") from None
-    if named != sum(said.get(key) is not None for key in _WISHED[1:]):
+    if named != sum(said.get(key) is not None for key in _NAMED):
         raise Refused(400, "upstream, method and uri are texts")
+    if said.get("caller") not in (None, False, True):
+        raise Refused(400, '"caller" is true or false')
+    partition = None
+    if said.get("caller") is True:
+        named += 1
+        partition = caller().partition
+        if partition is None:
+            raise Refused(400, '"caller" needs the caller\'s token in an Authorization header')
     if not named and said.get("all") is not True:
-        raise Refused(400, 'say what: upstream, method or uri, or "all": true')
+        raise Refused(400, 'say what: upstream, method, uri or caller, or "all": true')
     if named and said.get("all") not in (None, False):
         raise Refused(400, '"all" goes with nothing else')
-    return Wish(upstream, method, uri)
+    return Wish(upstream, method, uri, partition)
 
 
 def _check_known(keys: Iterable[str], known: tuple[str, ...]) -> None:

@@ -165,12 +165,16 @@ Emit: TypeAlias = Callable[[Notice], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something cached became stale: a list (`method`), one resource (`method` and `uri`), or everything."""
+    """Something cached became stale: a list (`method`), one resource (`method` and `uri`), or everything.
+
+    With a `partition` only what is private to that caller did.
+    """
 
     upstream: UpstreamName
     method: str | None = None
     uri: str | None = None
     cause: str = "list_changed"
+    partition: Partition | None = None
 
 
 class Reason(Enum):

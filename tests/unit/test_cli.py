@@ -385,6 +385,26 @@ def test_purge_says_what_it_forgot(admin: Admin, capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_purge_of_a_callers_own_hands_the_token_on_in_a_header(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never in the body, nor on the command line; alone or beside what else narrows it."""
+    admin.answer = {"purged": [{"upstream": "gh", "method": None, "uri": None, "caller": "ab12"}]}
+    monkeypatch.setenv("TOK", "hunter2")
+    asked = ["purge", "-c", admin.file, "--token-env", "TOK"]
+    assert main(asked) == 0
+    assert capsys.readouterr() == ("forgotten:\n  gh  everything  of caller ab12\n", "")
+    assert main([*asked, "gh", "--method", "tools/list"]) == 0
+    assert [(authorization, json.loads(body)) for _, _, authorization, body in admin.asked] == [
+        ("Bearer hunter2", {"caller": True}),
+        ("Bearer hunter2", {"upstream": "gh", "method": "tools/list", "caller": True}),
+    ]
+    monkeypatch.setenv("TOK", "")
+    assert main(asked) == 2
+    assert "next: export TOK=TOKEN" in capsys.readouterr().err
+    assert len(admin.asked) == 2
+
+
 def test_purge_of_an_unknown_upstream_asks_nobody(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong usage."""
     assert main(["purge", "--config", admin.file, "nope"]) == 2

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cache.policy import (
+    CALL,
     EVERYONE,
     Entry,
     Hints,
@@ -493,6 +494,19 @@ def test_a_list_change_touches_that_list_only() -> None:
     assert touched(Change(GH, "tools/list"), replace(LOOKUP, target="2", profile="other"))
     assert not touched(Change(GH, "prompts/list"), LOOKUP)
     assert not touched(Change(GH, "tools/list"), replace(LOOKUP, method="server/discover"))
+
+
+def test_a_callers_change_touches_what_is_private_to_that_caller_only() -> None:
+    """All of it or one method's, and never what others may have."""
+    anns = replace(LOOKUP, partition=Partition("ann"))
+    ann = Change(GH, partition=Partition("ann"))
+    for lookup in (anns, replace(anns, method="resources/read", target="a:1"), replace(anns, method=CALL)):
+        assert touched(ann, lookup)
+        assert touched(replace(ann, method=lookup.method), lookup)
+        assert not touched(replace(ann, method="server/discover"), lookup)
+        assert not touched(replace(ann, partition=Partition("bob")), lookup)
+        assert set(topics_of(ann)).isdisjoint(topics_for(lookup, b"{}", "public"))
+    assert touched(replace(ann, method="resources/list"), replace(anns, method="resources/templates/list"))
 
 
 def test_a_change_of_resources_touches_templates_too_but_no_read() -> None:

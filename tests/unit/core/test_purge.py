@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.purge import NothingToPurge, Wish, changes
 from gateway.core.router import Namespace
-from gateway.protocol.call import Change, UpstreamName
+from gateway.protocol.call import Change, Partition, UpstreamName
 
 GH, BARE = UpstreamName("gh"), UpstreamName("bare")
 SPACES = {GH: Namespace(GH, "gh"), BARE: Namespace(BARE, "")}
@@ -48,9 +48,19 @@ def test_a_wish_is_the_changes_that_fulfil_it(wish: Wish, made: list[Change]) ->
         (Wish("nope"), "gh, bare"),
         (Wish("gh", "prompts/get"), "tools/list"),
         (Wish("gh", "tools/list", "a:1"), "resources/read only"),
+        (Wish("gh", None, "a:1", Partition("ann")), "not a single uri"),
     ],
 )
 def test_a_wish_that_cannot_be_meant_says_what_can(wish: Wish, said: str) -> None:
     """Nothing is forgotten by mistake, and nothing is said to be when it is not."""
     with pytest.raises(NothingToPurge, match=said):
         changes(wish, SPACES)
+
+
+def test_of_one_caller_only_what_is_private_to_that_caller() -> None:
+    """Everything, or what the rest of the wish leaves of it."""
+    ann = Partition("ann")
+    made = [Change(name, None, None, "purge", ann) for name in (GH, BARE)]
+    assert list(changes(Wish(partition=ann), SPACES)) == made
+    narrow = Change(GH, "tools/list", None, "purge", ann)
+    assert list(changes(Wish("gh", "tools/list", partition=ann), SPACES)) == [narrow]
