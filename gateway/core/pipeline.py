@@ -51,12 +51,12 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
-    items,
     join,
     split,
     text_of,
 )
 from gateway.protocol.methods import METHODS, Method
+from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, read_wanted, spell
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal, SealBroken
 from gateway.upstream.pool import UpstreamPool
@@ -149,10 +149,9 @@ class Pipeline:
         Nothing is honoured yet, which the acknowledgement says: an empty subset is legal, an error would end
         clients that open a listen while they connect (L-04, L-08).
         """
-        _check_filter(call)
+        _wanted(call)
         meta: Members = {META_SUBSCRIPTION_ID: call.id}
-        acknowledged = {"_meta": join(meta), "notifications": b"{}"}
-        await emit(Notice("notifications/subscriptions/acknowledged", acknowledged))
+        await emit(Notice(ACKNOWLEDGED, {"_meta": join(meta), "notifications": spell(Wanted())}))
         await self._stopping.wait()
         # The id belongs to the gateway here, so it goes past the filter for what upstreams write (L-10).
         ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
@@ -364,36 +363,17 @@ def _weight(snapshot: _Snapshot) -> int:
     return 1024 + 2 * len(view.body) + 64 * len(view.items)
 
 
-def _check_filter(call: Call) -> None:
-    """Raise when a listen does not say what it wants (L-01), or wants tasks without knowing them (L-23)."""
-    raw = call.params.get("notifications")
-    try:
-        wanted: Members = split(raw) if raw is not None else {}
-    except Malformed:
-        raw = None
-    if raw is None:
-        raise McpError(INVALID_PARAMS, "notifications must be an object")
-    for key in ("toolsListChanged", "promptsListChanged", "resourcesListChanged"):
-        if bytes(wanted.get(key, b"null")) not in (b"true", b"false", b"null"):
-            raise McpError(INVALID_PARAMS, f"notifications.{key} must be a boolean")
-    for key in ("resourceSubscriptions", "taskIds"):
-        if not (is_null(wanted.get(key)) or _are_texts(wanted[key])):
-            raise McpError(INVALID_PARAMS, f"notifications.{key} must be an array of strings")
+def _wanted(call: Call) -> Wanted:
+    """Return what a listen wants; raises when it wants tasks without knowing of them (L-23)."""
+    wanted = read_wanted(call.params)
     needs: Members = {"extensions": join({TASKS: b"{}"})}
-    asks = not is_null(wanted.get("taskIds")) and items(wanted["taskIds"])
-    if asks and undeclared(join(needs), call.meta.capabilities):
+    if wanted.tasks and undeclared(join(needs), call.meta.capabilities):
         raise McpError(
             MISSING_CLIENT_CAPABILITY,
             "notifications.taskIds needs the tasks extension",
             join({"requiredCapabilities": join(needs)}),
         )
-
-
-def _are_texts(raw: Json) -> bool:
-    try:
-        return all(text_of(element) is not None for element in items(raw))
-    except Malformed:
-        return False
+    return wanted
 
 
 def _least(hints: Iterable[tuple[float, Scope]], *, partial: bool) -> tuple[float, Scope]:
