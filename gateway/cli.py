@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.app import Addresses, ToolListing
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
+_LONGEST_ARGUMENTS = 64 * 1024
 
 _EXAMPLES = """\
 examples:
@@ -203,6 +204,12 @@ def _explain(arguments: argparse.Namespace) -> int:
         question["uri" if arguments.method == "resources/read" else "name"] = arguments.target
     if arguments.capabilities is not None:
         question["capabilities"] = arguments.capabilities
+    if arguments.arguments is not None:
+        if len(arguments.arguments.encode(errors="surrogateescape")) > _LONGEST_ARGUMENTS:
+            return _complain(
+                "no call with arguments as long as these is kept", "ask about others", code=WRONG
+            )
+        question["arguments"] = arguments.arguments
     from gateway import admin_client
 
     try:
@@ -408,6 +415,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--token-env", metavar="VAR", help="the variable that holds the caller's token")
     explain.add_argument("--capabilities", metavar="JSON", help="what the client declares; default: {}")
+    explain.add_argument(
+        "--arguments", metavar="JSON", help="those of a call of a tool; left out: a call that has none"
+    )
     explain.add_argument("method", metavar="METHOD", help="such as tools/list or resources/read")
     explain.add_argument("target", nargs="?", metavar="NAME|URI", help="as clients see it")
 

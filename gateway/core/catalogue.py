@@ -204,6 +204,11 @@ class Catalogue:
         lookup = self._lookup(name, method, caller, target)
         return await self._cache.explain(lookup, down=down, outage=outage)
 
+    async def explain_call(self, lookup: Lookup) -> Found:
+        """Return what would become of a call that may be kept; no outage is bridged for one (C-33)."""
+        down = not self._pool.available(lookup.upstream)
+        return await self._cache.explain(lookup, down=down, outage=False)
+
     def lacks(self, name: UpstreamName, method: str, caller: Caller) -> bool:
         """Whether an upstream said of late that it does not serve this caller this list."""
         since = self._lacking.get((name, method, self._context(name, caller)))

@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.cache.explain import Found
-from gateway.cache.policy import READ
+from gateway.cache.policy import CALL, READ
 from gateway.cache.responses import ResponseCache
 from gateway.config import Config
 from gateway.core import views
-from gateway.core.capabilities import is_well_formed, list_profile
+from gateway.core.capabilities import is_well_formed, list_profile, relayable
 from gateway.core.catalogue import Caller, Catalogue
-from gateway.core.directory import Directory
+from gateway.core.directory import Directory, Target
 from gateway.core.federation import Federation
 from gateway.core.lists import Page, parse_page
+from gateway.core.results import rewrite_params
 from gateway.core.reuse import FRESH, Origin, joined, origin
 from gateway.core.views import Views, Whole
-from gateway.protocol.call import Principal, UpstreamName
-from gateway.protocol.jsonrpc import Malformed
+from gateway.protocol.call import Principal, Request, UpstreamName
+from gateway.protocol.jsonrpc import Json, Malformed, encode, split, value
 from gateway.protocol.methods import METHODS, Method
 
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
@@ -39,6 +40,8 @@ class Question:
     name: str | None = None
     uri: str | None = None
     capabilities: bytes = b"{}"
+    arguments: bytes | None = None
+    """Those of a call, as JSON; None stands for a call that has none."""
 
 
 class Unanswerable(Exception):
@@ -76,6 +79,11 @@ def check(question: Question) -> Method:
         raise Unanswerable(f"{question.method} is not asked for by uri")
     if question.name is not None and (row.kind in ("read", "discover", "complete")):
         raise Unanswerable(f"{question.method} is not asked for by name")
+    if question.arguments is not None:
+        if question.method != CALL or question.name is None:
+            raise Unanswerable(f"arguments go with {CALL} and the name of a tool")
+        if not _is_object(question.arguments):
+            raise Unanswerable('arguments are a JSON object, as a client sends them, such as {"q": 1}')
     if not _fit(question.capabilities):
         raise Unanswerable("capabilities are a JSON object of objects, as a client declares them")
     return row
@@ -137,8 +145,8 @@ class Explainer:
             case "read":
                 shares, problem = await self._read(question.uri or "", caller)
             case _:
-                shares, problem = self._called(question, caller)
-        whence = _METHOD if not row.cacheable else overall(shares, view)
+                shares, problem = await self._called(question, caller)
+        whence = overall(shares, view) if row.cacheable or shares else _METHOD
         said: dict[str, object] = {
             "endpoint": self._federation.endpoint,
             "method": question.method,
@@ -188,17 +196,35 @@ class Explainer:
         found = await self._catalogue.explain(upstream, READ, caller, original)
         return [Share(upstream, origin(found.outlook, found.reason), [found])], None
 
-    def _called(self, question: Question, caller: Caller) -> tuple[list[Share], str | None]:
+    async def _called(self, question: Question, caller: Caller) -> tuple[list[Share], str | None]:
         list_method = _LISTED_BY.get(question.method)
         if list_method is None or question.name is None:
             return [], None
         target = self._directory.listed(list_method, question.name, caller)
         if target is None:
             return [], f"nothing that was listed lately is called {question.name[:128]!r}"
-        note = None
-        if question.method == "tools/call" and self._catalogue.keeps_calls(target.upstream, target.original):
-            note = "cache.calls keeps its results, each under all of its arguments"
-        return [Share(target.upstream, _METHOD, note=note)], None
+        if question.method == CALL and self._catalogue.keeps_calls(target.upstream, target.original):
+            return [await self._call(question, caller, target)], None
+        return [Share(target.upstream, _METHOD)], None
+
+    async def _call(self, question: Question, caller: Caller, target: Target) -> Share:
+        """Return what would become of a call of a tool whose results are kept, with just these arguments."""
+        upstream = target.upstream
+        params: dict[str, Json] = {"name": encode(question.name)}
+        if question.arguments is not None:
+            params["arguments"] = question.arguments
+        request = Request(
+            CALL,
+            rewrite_params(CALL, params, target.original),
+            capabilities=relayable(question.capabilities),
+        )
+        lookup = self._catalogue.call_lookup(upstream, target.original, caller, request)
+        if lookup is None:
+            note = "not kept: too long, a member named twice, or a number that not everybody reads alike"
+            return Share(upstream, _METHOD, note=note)
+        found = await self._catalogue.explain_call(lookup)
+        none = None if question.arguments is not None else "a call without arguments, not even {}"
+        return Share(upstream, origin(found.outlook, found.reason), [found], none)
 
 
 def _next_cursor(method: str, found: Found) -> str | None:
@@ -232,6 +258,15 @@ def _caller(principal: Principal, config: Config) -> str:
     if principal.partition is not None:
         return principal.partition[:16]
     return "everyone" if config.cache.single_tenant else "anonymous"
+
+
+def _is_object(arguments: bytes) -> bool:
+    try:
+        split(arguments)
+        value(arguments)
+    except Malformed:
+        return False
+    return True
 
 
 def _fit(capabilities: bytes) -> bool:

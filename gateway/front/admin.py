@@ -29,6 +29,8 @@ _PATHS = {
     "/purge": ("POST",),
 }
 _IDLE_CONNECTION = 75.0
+_LONGEST_QUESTION = 256 * 1024
+"""What the arguments of a call may come to in a query: no call with longer ones is kept."""
 _JSON = "application/json"
 
 
@@ -61,7 +63,12 @@ class AdminFront:
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
-        self._server = web.Server(self._handle, access_log=None, keepalive_timeout=_IDLE_CONNECTION)
+        self._server = web.Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=_IDLE_CONNECTION,
+            max_line_size=_LONGEST_QUESTION,
+        )
         self._listener = await asyncio.get_running_loop().create_server(self._server, host, port)
         return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
 

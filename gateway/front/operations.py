@@ -15,7 +15,7 @@ from gateway.protocol.jsonrpc import Malformed, split, text_of, value
 from gateway.protocol.modern import Rejection
 from gateway.support.seal import Seal
 
-_ASKED = ("endpoint", "method", "name", "uri", "capabilities")
+_ASKED = ("endpoint", "method", "name", "uri", "capabilities", "arguments")
 _NAMED = ("upstream", "method", "uri")
 _WISHED = ("all", "caller", *_NAMED)
 _LARGEST = 64 * 1024
@@ -49,7 +49,11 @@ async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) 
     if "method" not in query:
         raise Refused(400, "say which method: ?method=tools/list")
     question = Question(
-        query["method"], query.get("name"), query.get("uri"), query.get("capabilities", "{}").encode()
+        query["method"],
+        query.get("name"),
+        query.get("uri"),
+        query.get("capabilities", "{}").encode(),
+        query["arguments"].encode() if "arguments" in query else None,
     )
     try:
         return await operations.explain(query.get("endpoint"), question, caller)

@@ -205,6 +205,48 @@ async def test_what_is_never_cached_says_so_and_where_it_goes():
         assert "nope" in (await explain(gateway, "tools/call", name="nope"))["problem"]
 
 
+async def test_a_single_call_of_a_tool_whose_results_are_kept_is_explained():
+    """With its arguments, however they are spelled, and for its caller; in the words of the header."""
+    clock = Clock()
+    kept = {"calls": {"a": {"ttl": 60.0}}}
+    async with (
+        ScriptedUpstream(tools=[tool("a"), tool("b")]) as alpha,
+        running({"alpha": {"url": alpha.url, "cache": kept}}, clock=clock, admin="127.0.0.1:0") as gateway,
+    ):
+        await gateway.ask("tools/list")
+
+        async def said(token: str | None, arguments: str | None, name: str = "alpha__a") -> tuple[str, str]:
+            query = {"name": name} | ({} if arguments is None else {"arguments": arguments})
+            return verdict(await explain(gateway, "tools/call", token, **query))
+
+        async def called(token: str | None, arguments: str | None) -> str | None:
+            params = {"name": "alpha__a"} | (
+                {} if arguments is None else {"arguments": json.loads(arguments)}
+            )
+            return (await gateway.ask("tools/call", params, token=token)).header("mcp-gateway-cache")
+
+        for token, arguments, again in (
+            (ANN, '{"q":"SECRET","n":1}', '{ "n": 1, "q": "\\u0053ECRET" }'),
+            (ANN, "{}", "{}"),
+            (ANN, None, None),
+        ):
+            for step, spelled in ((0, arguments), (20, again), (60, again)):
+                clock.advance(step)
+                source, reason = await said(token, spelled)
+                assert await called(token, spelled) == f"{source.lower()}; reason={reason}", (spelled, step)
+        assert await said(BOB, '{"q":"SECRET","n":1}') == ("MISS", "private")
+        assert await said(BOB, '{"q":"SECRET","n":2}') == ("MISS", "absent")
+        assert (await said(None, "{}"))[0] == "BYPASS"
+        assert await said(ANN, "{}", "alpha__b") == ("BYPASS", "method")
+        assert await said(ANN, '{"q":1,"q":2}') == ("BYPASS", "method")
+        long = '{"q":"' + "%" * 60_000 + '"}'
+        assert (await said(ANN, long))[0] == "MISS"
+        clock.advance(60)
+        await alpha.stop()
+        assert await called(ANN, "{}") is None
+        assert await said(ANN, "{}") == ("BYPASS", "upstream-down")
+
+
 async def test_capabilities_are_part_of_the_key():
     """A list fetched for a client with an extension is another one (C-06)."""
     ui = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html"]}}}
@@ -230,6 +272,12 @@ async def test_capabilities_are_part_of_the_key():
         ("method=tools/list&endpoint=/nope", "no endpoint"),
         ("method=tools/list&endpont=/mcp", "is none of"),
         ("method=tools/list&capabilities=[", "JSON object"),
+        ("method=tools/list&arguments={}", "go with tools/call"),
+        ("method=tools/call&arguments={}", "the name of a tool"),
+        ("method=prompts/get&name=a&arguments={}", "go with tools/call"),
+        ("method=tools/call&name=a&arguments=[]", "arguments are a JSON object"),
+        ("method=tools/call&name=a&arguments={%22q%22:tru}", "arguments are a JSON object"),
+        ("method=tools/call&name=a&arguments=", "arguments are a JSON object"),
     ],
 )
 async def test_a_question_no_request_could_ask_is_refused(query: str, said: str):

@@ -362,6 +362,17 @@ def test_explain_asks_on_behalf_of_a_token(
         assert "hunter2" not in capsys.readouterr().err
 
 
+def test_explain_hands_the_arguments_of_a_call_on(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are written; what is too long to be kept is not even asked about."""
+    admin.answer = EXPLAINED
+    asked = ["explain", "--config", admin.file, "tools/call", "gh__find", "--arguments"]
+    assert main([*asked, '{"q": 1}']) == 0
+    assert admin.asked[0][1].endswith("&name=gh__find&arguments=%7B%22q%22%3A+1%7D")
+    assert main([*asked, '{"q": "' + "x" * 70_000 + '"}']) == 2
+    assert "is kept\nnext: " in capsys.readouterr().err
+    assert len(admin.asked) == 1
+
+
 def test_explain_of_what_is_not_known_is_a_problem(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, in both forms."""
     admin.answer = EXPLAINED | {"view": None, "parts": [], "problem": "no upstream has it"}
