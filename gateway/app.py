@@ -147,6 +147,7 @@ def _shared(
         metrics=metrics,
         clock=clock,
         most_topics=MOST_TOPICS,
+        tls=cache.redis_tls,
     )
 
 

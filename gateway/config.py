@@ -87,6 +87,7 @@ __all__ = [
     "Names",
     "Problem",
     "RedisAddress",
+    "RedisTls",
     "Secrets",
     "Tls",
     "ToolRules",
@@ -241,19 +242,15 @@ _AUTH_FORMS = "expected none, forward, {bearer: TOKEN} or {headers: {Name: VALUE
 _LATER_AUTH = ("client_credentials", "token_exchange")
 
 
-class Tls(Model):
-    """How an https upstream is trusted, beyond what the system trusts."""
+class TlsFiles(Model):
+    """Who is trusted beyond what the system trusts, and what the gateway shows of itself."""
 
     ca_file: CertificateFile | None = None
     """A PEM file of authorities trusted besides the system's."""
     client_cert: CertificateFile | None = None
-    """A PEM file: the gateway's certificate for this upstream."""
+    """A PEM file: the gateway's certificate."""
     client_key: FilePath | None = None
     """A PEM file: the certificate's key, when it is not in the same file."""
-    server_name: str | None = None
-    """The name expected in the upstream's certificate, when it is not the URL's host."""
-    insecure_skip_verify: Flag = False
-    """Accept any certificate. Anyone on the way can then read and change everything."""
 
     @model_validator(mode="after")
     def _key_has_a_certificate(self) -> Self:
@@ -270,6 +267,24 @@ class Tls(Model):
         if key and certificate:
             check_pair(certificate, key)
         return key
+
+
+class Tls(TlsFiles):
+    """How an https upstream is trusted."""
+
+    server_name: str | None = None
+    """The name expected in the upstream's certificate, when it is not the URL's host."""
+    insecure_skip_verify: Flag = False
+    """Accept any certificate. Anyone on the way can then read and change everything."""
+
+
+class RedisTls(TlsFiles):
+    """How a rediss:// server is trusted; with Sentinels or a Cluster, every one of them."""
+
+    check_hostname: Flag = True
+    """The certificate must name the host; off for servers that are known by addresses it does not hold."""
+    insecure_skip_verify: Flag = False
+    """Accept any certificate. Anyone on the way can then read and change everything."""
 
 
 class Upstream(Model):
@@ -344,6 +359,8 @@ class Cache(Model):
     redis: RedisUrl | None = Field(default=None, repr=False)
     """Where all replicas share what is public, and tell each other of changes: redis://host:6379/0, rediss://,
     unix:///path, redis+sentinel://host:26379,host2:26379/NAME, redis+cluster://host:6379,host2:6379."""
+    redis_tls: RedisTls = RedisTls()
+    """How a rediss:// address is trusted."""
     redis_timeout: Wait = 0.05
     """The longest a request waits for Redis; then it goes on without."""
     redis_prefix: KeyPrefix = "mcpgw"
@@ -652,6 +669,7 @@ def _contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
 
 
 def _worth_a_look(config: Config) -> Iterator[str]:
+    yield from _odd_trust(config.cache)
     if not (config.hosts or is_loopback(f"http://{config.listen}")):
         yield f"listen: {config.listen} answers to any Host header; name under `hosts` how clients reach it"
     for name, upstream in config.upstreams.items():
@@ -671,6 +689,15 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     for index, key in enumerate(config.secrets.keys):
         if len(key.get_secret_value()) < 16:
             yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"
+
+
+def _odd_trust(cache: Cache) -> Iterator[str]:
+    tls = cache.redis_tls
+    if tls.insecure_skip_verify:
+        yield "cache.redis_tls.insecure_skip_verify: anyone on the way can read and change all traffic"
+    encrypted = cache.redis is not None and parse_redis_url(cache.redis.get_secret_value()).tls
+    if tls != RedisTls() and not encrypted:
+        yield "cache.redis_tls has no effect: cache.redis is no rediss:// address"
 
 
 def _in_the_clear(upstream: Upstream) -> bool:

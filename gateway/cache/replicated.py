@@ -7,7 +7,7 @@ from typing import Literal
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.redis_store import RedisStore, Tiered
 from gateway.cache.stores import MemoryStore
-from gateway.config import RedisAddress
+from gateway.config import RedisAddress, RedisTls
 from gateway.support.bus import LEASE, RedisBus
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
@@ -61,9 +61,10 @@ def replicated(
     metrics: Metrics,
     clock: Callable[[], float],
     most_topics: int,
+    tls: RedisTls | None = None,
 ) -> Replicated:
     """Return the parts, wired; nothing runs and nothing is connected yet."""
-    redis = SharedRedis(address, timeout=sharing.timeout, metrics=metrics)
+    redis = SharedRedis(address, timeout=sharing.timeout, metrics=metrics, tls=tls)
     bus = RedisBus(
         redis, seal, prefix=sharing.prefix, background=background, metrics=metrics, lease=sharing.lease
     )

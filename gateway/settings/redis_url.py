@@ -25,18 +25,7 @@ _SCHEMES: Mapping[str, tuple[Kind, bool]] = {
 _PORTS: Mapping[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 _SERVICE = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_OPTIONS = frozenset(
-    {
-        "db",
-        "ssl_ca_certs",
-        "ssl_cert_reqs",
-        "ssl_certfile",
-        "ssl_check_hostname",
-        "ssl_keyfile",
-        "sentinel_username",
-        "sentinel_password",
-    }
-)
+_OPTIONS = frozenset({"db", "sentinel_username", "sentinel_password"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +61,10 @@ def parse_redis_url(text: str) -> RedisAddress:
     if url.fragment:
         raise ValueError(FORMS)
     if unknown := sorted(set(options) - _OPTIONS):
+        if unknown[0].startswith("ssl_"):
+            raise ValueError(
+                f"unknown option `{unknown[0][:40]}`: what is trusted is said under `cache.redis_tls`"
+            )
         raise ValueError(f"unknown option `{unknown[0][:40]}`; known are {', '.join(sorted(_OPTIONS))}")
     userinfo, _, places = url.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")

@@ -203,6 +203,8 @@ class RedisBus:
         self._pending: dict[int, _Pending] = {}
         self._linked = False
         self._ready = False
+        self._complained = False
+        """Whether the log says already why there is no link."""
         self._begun = -inf
         self._heard = -inf
         """When the last ping that came back was sent."""
@@ -323,12 +325,13 @@ class RedisBus:
 
     def _end(self, reason: str | None) -> None:
         """End the session, if there is one; without a reason because we are closing."""
+        if reason is not None and not self._complained:
+            self._complained = True
+            log.warning("not linked to the other replicas, so nothing is cached: %s", reason[:200])
         if not self._linked:
             return
         self._linked = self._ready = False
         self._metrics.redis_linked(False)
-        if reason is not None:
-            log.warning("no longer linked to the other replicas: %s", reason[:200])
         for pending in self._pending.values():
             pending.cut_off()
         for lost in self._watchers:
@@ -339,7 +342,7 @@ class RedisBus:
             if session == self.session:
                 self._end("redis does not answer")
         elif self._linked and session == self.session:
-            self._ready = True
+            self._ready, self._complained = True, False
             self._metrics.redis_linked(True)
             log.info("linked to the other replicas")
 

@@ -1,12 +1,15 @@
 """Asks Redis, and never waits for it: every question has a deadline, and after a failure there is a pause.
 
 Who asks gets an answer or None. After a failure nobody asks until a pause is over; then one question goes out
-as a probe, and its answer decides whether the others may follow or the pause grows.
+as a probe, and its answer decides whether the others may follow or the pause grows. A question that nobody
+waits for any more goes on for a while: a connection may take longer than an answer may, and there would never
+be one if each attempt to make it ended with the patience of who needed it.
 """
 
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,13 +20,15 @@ from typing import Any, Literal, TypeAlias, cast
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 
-from gateway.config import RedisAddress
+from gateway.config import RedisAddress, RedisTls
 from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +38,8 @@ Reply: TypeAlias = list[Any]
 Outcome: TypeAlias = Literal["ok", "timeout", "error", "paused"]
 
 _CONNECTING = 1.0
+_LONGEST = 2 * _CONNECTING
+"""Seconds for which a question may go on that nobody waits for."""
 _AT_ONCE = 32
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
@@ -56,6 +63,26 @@ class Script:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+def trust(tls: RedisTls) -> ssl.SSLContext:
+    """Return what verifies the servers of a rediss:// address; raises ValueError for files that will not do.
+
+    The system's trust (SSL_CERT_FILE included) always counts.
+    """
+    context = ssl.create_default_context()
+    try:
+        if tls.ca_file is not None:
+            context.load_verify_locations(cafile=tls.ca_file)
+        if tls.client_cert is not None:
+            context.load_cert_chain(tls.client_cert, tls.client_key, password=lambda: b"")
+    except OSError as error:
+        raise ValueError(f"cache.redis_tls: {error.strerror or error}") from None
+    if tls.insecure_skip_verify:
+        log.warning("redis: any certificate is accepted (redis_tls.insecure_skip_verify)")
+    context.check_hostname = tls.check_hostname and not tls.insecure_skip_verify
+    context.verify_mode = ssl.CERT_NONE if tls.insecure_skip_verify else ssl.CERT_REQUIRED
+    return context
 
 
 class Breaker:
@@ -108,12 +135,15 @@ class SharedRedis:
         *,
         timeout: float,
         metrics: Metrics,
+        tls: RedisTls | None = None,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.timeout = timeout
         self._address = address
+        self._trust = trust(tls or RedisTls()) if address.tls else None
         self._metrics = metrics
+        self._background = Background()
         self._clock = clock
         self._breaker = Breaker(clock, random)
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -140,16 +170,19 @@ class SharedRedis:
         if not self._breaker.admit() and not urgent:
             self._metrics.redis_operation(script.name, "paused")
             return None
-        answer: Reply | None = None
+        answer: Reply | Exception
         try:
-            async with asyncio.timeout(self.timeout), self._turns:
-                answer = await self._evaluate(script, keys, args)
-        except TimeoutError:
-            self._failed(script, "timeout", "no answer in time")
-        except Exception as error:  # whatever a client library raises: a failing cache fails no call (C-35)
-            self._failed(script, "error", f"{type(error).__name__}: {error}")
-        else:
-            self._answered(script)
+            async with asyncio.timeout(self.timeout):
+                await self._turns.acquire()
+                asking = self._background.start(self._evaluate(script, keys, args), name="ask redis")
+                asking.add_done_callback(lambda _: self._turns.release())
+                answer = await asyncio.shield(asking)
+        except TimeoutError as error:
+            answer = error
+        if isinstance(answer, Exception):
+            self._failed(script, answer)
+            return None
+        self._answered(script)
         return answer
 
     async def listener(self) -> PubSub:
@@ -159,7 +192,7 @@ class SharedRedis:
             await self._drop_listener()
             await self._client.initialize()
             node = self._client.get_random_node()
-            self._listener = Redis(host=node.host, port=int(node.port), **self._options(retries=0))
+            self._listener = self._redis(node.host, int(node.port), **self._options(retries=0))
         elif self._listener is None:
             self._listener = cast("Redis", self._connect(retries=0))
         return self._listener.pubsub()
@@ -168,6 +201,7 @@ class SharedRedis:
         """Close every connection; bounded, whatever the other side does."""
         try:
             async with asyncio.timeout(_CONNECTING):
+                await self._background.close(_CONNECTING)
                 await self._drop_listener()
                 for client in (self._client, *self._sentinels):
                     await client.aclose()
@@ -176,13 +210,17 @@ class SharedRedis:
 
     async def _evaluate(
         self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int]
-    ) -> Reply:
+    ) -> Reply | Exception:
         try:
-            answer = self._client.evalsha(script.sha, len(keys), *keys, *args)
-            return await cast("Awaitable[Reply]", answer)
-        except NoScriptError:
-            answer = self._client.eval(script.text, len(keys), *keys, *args)
-            return await cast("Awaitable[Reply]", answer)
+            async with asyncio.timeout(max(self.timeout, _LONGEST)):
+                try:
+                    answer = self._client.evalsha(script.sha, len(keys), *keys, *args)
+                    return await cast("Awaitable[Reply]", answer)
+                except NoScriptError:
+                    answer = self._client.eval(script.text, len(keys), *keys, *args)
+                    return await cast("Awaitable[Reply]", answer)
+        except Exception as error:  # whatever a client library raises: a failing cache fails no call (C-35)
+            return error
 
     def _answered(self, script: Script) -> None:
         self._metrics.redis_operation(script.name, "ok")
@@ -191,9 +229,11 @@ class SharedRedis:
             self._breaker.answered()
             self._metrics.redis_answers(True)
 
-    def _failed(self, script: Script, outcome: Outcome, reason: str) -> None:
-        self._metrics.redis_operation(script.name, outcome)
+    def _failed(self, script: Script, error: Exception) -> None:
+        late = isinstance(error, TimeoutError)
+        self._metrics.redis_operation(script.name, "timeout" if late else "error")
         if self._breaker.closed:
+            reason = "no answer in time" if late else f"{type(error).__name__}: {error}"
             log.warning("redis failed (%s): %s; going on without it", script.name, reason[:200])
         self._breaker.failed()
         self._metrics.redis_answers(False)
@@ -207,21 +247,35 @@ class SharedRedis:
         address, options = self._address, self._options(retries)
         if address.kind == "cluster":
             nodes = [ClusterNode(host, port) for host, port in address.hosts]
-            return RedisCluster(startup_nodes=nodes, **options)
+            cluster = RedisCluster(startup_nodes=nodes, ssl=address.tls, **options)
+            if self._trust is not None:
+                # Found nodes are made of these arguments, the named ones were already.
+                cluster.connection_kwargs["connection_class"] = _trusting(SSLConnection, self._trust)
+                for node in cluster.startup_nodes:
+                    node.connection_class = cluster.connection_kwargs["connection_class"]
+            return cluster
         if address.kind == "sentinel":
-            sentinel = Sentinel(address.hosts, sentinel_kwargs=self._sentinel_options(), **options)  # type: ignore[no-untyped-call] # untyped in the library
+            sentinel = Sentinel(())  # type: ignore[no-untyped-call] # untyped in the library
+            sentinel.sentinels = [self._redis(*host, **self._sentinel_options()) for host in address.hosts]
             self._sentinels += sentinel.sentinels
-            return cast("Redis", sentinel.master_for(address.service, db=address.db))
+            if self._trust is not None:
+                options["connection_class"] = _trusting(_ManagedTls, self._trust)
+            return cast("Redis", sentinel.master_for(address.service, db=address.db, **options))
         if address.kind == "unix":
             return Redis(unix_socket_path=address.path, db=address.db, **options)
         ((host, port),) = address.hosts
-        return Redis(host=host, port=port, db=address.db, **options)
+        return self._redis(host, port, db=address.db, **options)
+
+    def _redis(self, host: str, port: int, **options: Any) -> Redis:
+        redis = Redis(host=host, port=port, ssl=self._trust is not None, **options)
+        if self._trust is not None:
+            redis.connection_pool.connection_class = _trusting(SSLConnection, self._trust)
+        return redis
 
     def _options(self, retries: int) -> dict[str, Any]:
         """Return what every connection has in common. The deadline of a question lies around it, in `run`."""
         return {
             **self._credentials(self._address.username, self._address.password),
-            **self._tls(),
             **_ANONYMOUS,
             "protocol": 2,
             "socket_timeout": None,
@@ -236,7 +290,6 @@ class SharedRedis:
         return {
             **_ANONYMOUS,
             **login,
-            **self._tls(),
             "socket_timeout": _CONNECTING,
             "socket_connect_timeout": _CONNECTING,
         }
@@ -244,9 +297,21 @@ class SharedRedis:
     def _credentials(self, username: str | None, password: str | None) -> dict[str, Any]:
         return {"username": username, "password": password} if password is not None else {}
 
-    def _tls(self) -> dict[str, Any]:
-        if not self._address.tls:
-            return {}
-        given = {name: text for name, text in self._address.options.items() if name.startswith("ssl_")}
-        checks = given.pop("ssl_check_hostname", "true").lower() not in ("false", "no", "0")
-        return {"ssl": True, "ssl_check_hostname": checks, **given}
+
+class _ManagedTls(SentinelManagedConnection, SSLConnection):
+    """A connection to the server that Sentinels know."""
+
+
+def _trusting(kind: type[SSLConnection], trust: ssl.SSLContext) -> type[SSLConnection]:
+    """Return a kind of connection that verifies by what was read once.
+
+    By itself each connection reads the system's authorities anew, which holds up the event loop for about
+    50 ms: as long as a question may take altogether.
+    """
+
+    class Trusting(kind):  # type: ignore[misc,valid-type] # a class made at run time
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.ssl_context.context = trust
+
+    return Trusting

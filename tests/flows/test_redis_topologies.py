@@ -1,15 +1,22 @@
-"""The shared cache on a Cluster, and on a server that Sentinels know: the same answers, the same changes."""
+"""The shared cache over TLS, on a Cluster, and on a server that Sentinels know: the same answers and changes.
+
+And what becomes of it when a certificate is not the right one, a user may do too little, or a server dies.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 
 from gateway.cache.policy import Lookup, Rules
+from gateway.config import RedisTls
 from gateway.protocol.call import MODERN_VERSION, Change, Reply, UpstreamName
 from gateway.protocol.jsonrpc import encode
+from tests.support.certificates import Authority, Pair
 from tests.support.processes import free_port
 from tests.support.redis import RedisServer, redis_server
 from tests.support.replicas import Place, replica
@@ -29,9 +36,9 @@ async def answer() -> Reply:
     return Reply(encode({"ttlMs": 60_000, "cacheScope": "public"}))
 
 
-async def assert_one_cache(place: Place) -> None:
+async def assert_one_cache(place: Place, tls: RedisTls | None = None) -> None:
     """What one fetched the other serves, until one of them hears of a change."""
-    async with replica(place) as one, replica(place) as two:
+    async with replica(place, tls=tls) as one, replica(place, tls=tls) as two:
         assert await one.ask(LISTS, answer) == "miss absent"
         assert await two.ask(LISTS, answer) == "hit hit"
         await one.cache.invalidate(Change(GH, "tools/list"))
@@ -40,24 +47,144 @@ async def assert_one_cache(place: Place) -> None:
         assert await one.ask(LISTS, answer) == "hit hit"
 
 
+async def why_not_cached(place: Place, tls: RedisTls, caplog: pytest.LogCaptureFixture) -> str:
+    """Return what the log says, once; a Redis that cannot be used costs the caching, and no answer (C-35)."""
+    caplog.clear()
+    async with replica(place, tls=tls, linked=False) as one:
+        await one.until(lambda: "nothing is cached" in caplog.text)
+        assert [await one.ask(LISTS, answer) for _ in range(2)] == ["miss absent"] * 2
+        assert not one.bus.hears
+    (said,) = [line for line in caplog.messages if "nothing is cached" in line]
+    return said
+
+
+# TLS
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def encrypted(authority: Authority, shows: Pair, *options: str) -> AsyncIterator[Elsewhere]:
+    """Run a server that shows this certificate, and takes none from its clients but of the authority."""
+    port = str(free_port())
+    files = ("--tls-cert-file", str(shows.certificate), "--tls-key-file", str(shows.key))
+    trusts = ("--tls-ca-cert-file", str(authority.file), "--tls-auth-clients", "no")
+    async with redis_server("--tls-port", port, *files, *trusts, *options):
+        yield Elsewhere(f"rediss://127.0.0.1:{port}")
+
+
+async def test_an_authority_of_ones_own_is_trusted_where_it_is_named(authority: Authority) -> None:
+    """In `redis_tls`, besides those of the system."""
+    async with encrypted(authority, authority.issue("127.0.0.1")) as place:
+        await assert_one_cache(place, RedisTls(ca_file=str(authority.file)))
+
+
+async def test_the_default_deadline_is_long_enough_for_tls(authority: Authority) -> None:
+    """What is needed to verify a certificate is read once, not by every connection."""
+    async with (
+        encrypted(authority, authority.issue("127.0.0.1")) as place,
+        replica(place, tls=RedisTls(ca_file=str(authority.file)), timeout=0.05) as one,
+    ):
+        while await one.ask(LISTS, answer) != "hit hit":
+            one.memory.clear()
+
+
+async def test_the_systems_trust_counts(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SSL_CERT_FILE is how containers are given one."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    async with encrypted(authority, authority.issue("127.0.0.1")) as place:
+        await assert_one_cache(place)
+
+
+async def test_a_client_certificate_is_shown(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """A server may ask for one; without it nothing is cached."""
+    own = authority.issue("gateway")
+    shown = RedisTls(ca_file=str(authority.file), client_cert=str(own.certificate), client_key=str(own.key))
+    async with encrypted(authority, authority.issue("127.0.0.1"), "--tls-auth-clients", "yes") as place:
+        await assert_one_cache(place, shown)
+        assert await why_not_cached(place, RedisTls(ca_file=str(authority.file)), caplog)
+
+
+async def test_a_certificate_of_somebody_else_is_refused(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says why, once, and requests go on uncached."""
+    stranger = Authority(tmp_path, "stranger")
+    async with encrypted(stranger, stranger.issue("127.0.0.1")) as place:
+        said = await why_not_cached(place, RedisTls(ca_file=str(authority.file)), caplog)
+        assert "certificate verify failed" in said
+
+
+async def test_a_certificate_for_another_name_is_refused_unless_names_do_not_count(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sentinels and Clusters tell addresses, which not every certificate holds."""
+    async with encrypted(authority, authority.issue("redis.example")) as place:
+        said = await why_not_cached(place, RedisTls(ca_file=str(authority.file)), caplog)
+        assert "certificate is not valid for '127.0.0.1'" in said
+        await assert_one_cache(place, RedisTls(ca_file=str(authority.file), check_hostname=False))
+
+
+async def test_any_certificate_is_taken_where_that_is_said(authority: Authority) -> None:
+    """Which the configuration warns of."""
+    async with encrypted(authority, authority.issue("redis.example")) as place:
+        await assert_one_cache(place, RedisTls(insecure_skip_verify=True))
+
+
+async def test_a_cluster_and_sentinels_speak_tls_too(authority: Authority) -> None:
+    """Every node that is found, and every Sentinel."""
+    shows, tls = authority.issue("127.0.0.1"), RedisTls(ca_file=str(authority.file))
+    cluster = ("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--tls-cluster", "yes")
+    cluster += ("--cluster-port", str(free_port()))
+    async with encrypted(authority, shows, *cluster) as place:
+        port = int(place.url.rpartition(":")[2])
+        client = Redis(host="127.0.0.1", port=port, ssl=True, ssl_ca_certs=str(authority.file), protocol=2)
+        await cover_all_slots(client)
+        await client.aclose()
+        await assert_one_cache(Elsewhere(place.url.replace("rediss:", "rediss+cluster:")), tls)
+    async with encrypted(authority, shows) as place:
+        port = int(place.url.rpartition(":")[2])
+        files = ("--tls-cert-file", str(shows.certificate), "--tls-key-file", str(shows.key))
+        trusts = ("--tls-ca-cert-file", str(authority.file), "--tls-auth-clients", "no")
+        async with sentinel(port, *files, *trusts, "--tls-replication", "yes", tls=tls) as (_, guard):
+            await assert_one_cache(Elsewhere(f"rediss+sentinel://127.0.0.1:{guard}/main"), tls)
+
+
+# Clusters and Sentinels
+
+
+async def cover_all_slots(client: Redis) -> None:
+    await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    while b"cluster_state:ok" not in await client.execute_command("CLUSTER", "INFO"):  # noqa: ASYNC110 - it takes its time
+        await asyncio.sleep(0.05)
+
+
 async def test_a_cluster_is_one_cache() -> None:
     """Entries and counts of an upstream share a slot; what is published at any node is heard at all."""
     port = free_port()
     options = ("--port", str(port), "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1")
     # Its own default, the port plus 10000, does not exist for the upper ports.
     options += ("--cluster-port", str(free_port()))
-    async with redis_server(*options) as server:
-        await server.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while b"cluster_state:ok" not in await server.ask("CLUSTER", "INFO"):  # noqa: ASYNC110 - it takes its time
-            await asyncio.sleep(0.05)
+    async with redis_server(*options):
+        client = Redis(host="127.0.0.1", port=port, protocol=2)
+        await cover_all_slots(client)
+        await client.aclose()
         await assert_one_cache(Elsewhere(f"redis+cluster://127.0.0.1:{port}"))
 
 
 @asynccontextmanager
-async def sentinel(server_port: int) -> AsyncIterator[tuple[RedisServer, int]]:
+async def sentinel(
+    server_port: int, *options: str, tls: RedisTls | None = None
+) -> AsyncIterator[tuple[RedisServer, int]]:
     port = free_port()
-    async with redis_server("--port", str(port), "--sentinel", config=True) as guard:
-        client = Redis(host="127.0.0.1", port=port, protocol=2)
+    listens = ("--port", str(port)) if tls is None else ("--tls-port", str(port))
+    async with redis_server(*listens, *options, "--sentinel", config=True) as guard:
+        client = Redis(
+            host="127.0.0.1", port=port, protocol=2, ssl=tls is not None, ssl_ca_certs=tls and tls.ca_file
+        )
         await client.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", server_port, 1)
         await client.aclose()
         yield guard, port

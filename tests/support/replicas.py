@@ -18,7 +18,7 @@ from gateway.cache.redis_store import RedisStore, Tiered
 from gateway.cache.replicated import Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MemoryStore
-from gateway.config import parse_redis_url
+from gateway.config import RedisTls, parse_redis_url
 from gateway.protocol.call import Reply
 from gateway.support.bus import RedisBus
 from gateway.support.metrics import Metrics
@@ -76,6 +76,7 @@ async def replica(
     lease: float = 2.0,
     most_topics: int = 10_000,
     linked: bool = True,
+    tls: RedisTls | None = None,
 ) -> AsyncIterator[Replica]:
     """Run one, linked to the others; the deadline is long for the sake of a busy test machine."""
     clock, background, metrics, seal = Clock(), Background(), Metrics(), Seal(keys)
@@ -90,6 +91,7 @@ async def replica(
         metrics=metrics,
         clock=clock,
         most_topics=most_topics,
+        tls=tls,
     )
     flight = SingleFlight(background)
     cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock)

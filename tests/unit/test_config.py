@@ -357,6 +357,8 @@ def test_pydantic_errors_hide_their_input() -> None:
 
 # What is allowed but worth a second look
 
+SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -365,6 +367,11 @@ def test_pydantic_errors_hide_their_input() -> None:
         ("upstreams: {a: {url: http://a, tls: {server_name: b}}}", "no effect"),
         ("upstreams: {a: {url: https://a, auth: forward}}", "write share_public: true or false to settle it"),
         (UP + "secrets: {keys: [short]}", "shorter than 16"),
+        (UP + "cache: {redis_tls: {check_hostname: false}}", "cache.redis_tls has no effect"),
+        (
+            UP + SHARED + "redis_tls: {insecure_skip_verify: true}}",
+            "cache.redis_tls.insecure_skip_verify: any",
+        ),
         (UP + "listen: 0.0.0.0:8080", "listen: 0.0.0.0:8080 answers to any Host header"),
         (UP + "listen: '[::]:8080'", "name under `hosts` how clients reach it"),
         ("upstreams: {a: {url: http://a, cache: {scope: public}}}", "what it marks private is shared"),

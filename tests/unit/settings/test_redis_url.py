@@ -33,10 +33,6 @@ from gateway.settings.redis_url import RedisAddress, parse_redis_url
             ),
         ),
         ("rediss+cluster://a:7001,b", RedisAddress("cluster", (("a", 7001), ("b", 6379)), tls=True)),
-        (
-            "rediss://r?ssl_ca_certs=/ca.pem",
-            RedisAddress("single", (("r", 6379),), tls=True, options={"ssl_ca_certs": "/ca.pem"}),
-        ),
     ],
 )
 def test_an_address_is_read(url: str, address: RedisAddress) -> None:
@@ -57,6 +53,7 @@ def test_an_address_is_read(url: str, address: RedisAddress) -> None:
         ("redis+cluster://a/1", "database 0 only"),
         ("unix://", "unix:///path"),
         ("redis://r?sockettimeout=1", "unknown option `sockettimeout`"),
+        ("rediss://r?ssl_ca_certs=/ca.pem", "said under `cache.redis_tls`"),
         ("redis://r#x", "redis://host:6379/0"),
     ],
 )

@@ -11,7 +11,7 @@ from redis.asyncio.cluster import RedisCluster
 from gateway.config import parse_redis_url
 from gateway.support.metrics import Metrics
 from gateway.support.redis import Breaker, Script, SharedRedis
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
 
 ECHO = Script("get", "return {ARGV[1]}")
 FAILS = Script("put", "return redis.call('NONSENSE')")
@@ -131,6 +131,27 @@ async def test_an_answer_that_came_too_late_is_nobody_elses(server: RedisServer)
         clock.now += 10
         assert await redis.run(ECHO, [], [b"%d" % number], urgent=True) in ([b"%d" % number], None)
     await redis.close()
+
+
+async def test_a_connection_that_takes_longer_than_a_question_is_made_all_the_same(
+    server: RedisServer,
+) -> None:
+    """Who needed it has gone on without; the next one finds it there."""
+    go = asyncio.Event()
+
+    async def hold() -> None:
+        await go.wait()
+
+    async with redis_proxy(server, [ECHO]) as proxy:
+        proxy.before[""] = hold  # what every connection begins with
+        redis = shared(f"{proxy.url}?db=1", timeout=0.2)
+        assert await redis.run(ECHO, [], [b"x"], urgent=True) is None
+        go.set()
+        while b"cmd=eval " not in await server.ask("CLIENT", "LIST"):  # noqa: ASYNC110 - it goes on by itself
+            await asyncio.sleep(0.005)
+        assert await redis.run(ECHO, [], [b"x"], urgent=True) == [b"x"]
+        assert (await server.ask("CLIENT", "LIST")).count(b" db=1 ") == 1
+        await redis.close()
 
 
 async def test_closed_connections_are_no_failure(server: RedisServer) -> None:
