@@ -306,6 +306,8 @@ class Upstream(Model):
     """The longest a merged list waits for this upstream's part, retries included."""
     connections: Count = 100
     """How many calls run at once; the rest wait. Streams are counted apart."""
+    listen_idle: Wait | None = None
+    """A notification stream that was silent this long, comments included, counts as lost; null = never."""
     cache: UpstreamCache = UpstreamCache()
     """How far its cache hints are followed."""
     tools: ToolRules = ToolRules()

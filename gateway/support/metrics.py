@@ -86,6 +86,10 @@ REDIS_OPERATIONS = frozenset(
 )
 REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
+LISTEN_ENDS = frozenset(
+    {"result", "cancelled", "closed", "lost", "idle", "invalid", "too_large", "error", "stopping"}
+)
+"""Who ended an acknowledged subscription: the upstream in two ways, the gateway, or what befell it."""
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _Key = TypeVar("_Key")
@@ -189,6 +193,15 @@ class Metrics:
         self._up = self._gauge("upstream_up", "Whether the upstream answers (1) or not (0)", "upstream")
         self._connections = self._gauge(
             "upstream_connections", "Open connections to the upstream", "upstream"
+        )
+        self._listens = self._gauge(
+            "upstream_listens", "Subscriptions that the upstream acknowledged and that are open", "upstream"
+        )
+        self._listens_ended = self._counter(
+            "upstream_listens_ended",
+            "Ends of such subscriptions; closed = by the gateway",
+            "upstream",
+            "reason",
         )
         self._lookups = self._counter(
             "cache_lookups",
@@ -300,6 +313,17 @@ class Metrics:
     def upstream_connections(self, upstream: str, count: int) -> None:
         """Say how many connections to an upstream are open."""
         self._connections.set(upstream, to=count)
+
+    def listen_opened(self, upstream: str) -> None:
+        """Count an acknowledged subscription in; `listen_ended` must follow."""
+        self._listens.add(upstream)
+        self.stream_opened("upstream")
+
+    def listen_ended(self, upstream: str, reason: str) -> None:
+        """Count a subscription out, and what ended it."""
+        self._listens.add(upstream, by=-1)
+        self._listens_ended.add(upstream, _known(reason, LISTEN_ENDS))
+        self.stream_closed("upstream")
 
     def catalogue(self, upstream: str, kind: str, count: int) -> None:
         """Say how many items an upstream lists; `kind` is the result member, as in `resourceTemplates`."""

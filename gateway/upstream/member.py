@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from gateway import config
 from gateway.protocol.call import (
@@ -21,9 +21,11 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, McpError
+from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.upstream.deadlines import Deadline
 from gateway.upstream.failures import Failed, StaleSchema, TimedOut, UpstreamError
+from gateway.upstream.listening import Listening
 from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.outgoing import target
 from gateway.upstream.probing import (
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
 State: TypeAlias = Literal["starting", "up", "down"]
+Answered = TypeVar("Answered", Reply, Listening)
+Attempt: TypeAlias = Callable[[], Awaitable[Answered]]
 
 _PROBE = Request("server/discover")
 _PROBE_TIMEOUT = 10.0
@@ -126,13 +130,35 @@ class Member:
 
     async def call(self, request: Request, emit: Emit | None) -> Reply:
         """Return the result within the limits, asking again where that is allowed."""
+        deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
+        relay = _Relay(emit, deadline)
+        return await self._counted(request, relay, deadline, lambda: self._upstream.call(request, relay))
+
+    @asynccontextmanager
+    async def listen(self, request: Request, wanted: Wanted) -> AsyncIterator[Listening]:
+        """Hold a subscription open; to be acknowledged it has the time a silent call has."""
+        deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
+        relay = _Relay(None, deadline)
+        listening = await self._counted(
+            request, relay, deadline, lambda: self._upstream.listen(request, wanted)
+        )
+        try:
+            yield listening
+        finally:
+            listening.close()
+            if listening.failure is not None:
+                self._doubt(listening.failure)
+
+    async def _counted(
+        self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
+    ) -> Answered:
         started = self._clock()
         outcome: str | Reason = "cancelled"
         detail = ""
         try:
-            reply = await self._bounded(request, emit)
+            answered = await self._bounded(request, relay, deadline, attempt)
             outcome = "ok"
-            return reply
+            return answered
         except UpstreamUnavailable as error:
             outcome = error.reason
             detail = error.detail
@@ -167,12 +193,13 @@ class Member:
             seconds,
         )
 
-    async def _bounded(self, request: Request, emit: Emit | None) -> Reply:
-        deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
+    async def _bounded(
+        self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
+    ) -> Answered:
         try:
             async with deadline:
                 await self._usable()
-                return await self._attempts(request, _Relay(emit, deadline), deadline)
+                return await self._attempts(request, relay, deadline, attempt)
         except TimeoutError:
             if not deadline.expired:
                 raise
@@ -199,16 +226,18 @@ class Member:
             async with asyncio.timeout(self._pace.patience):
                 await self._probed.wait()
 
-    async def _attempts(self, request: Request, relay: "_Relay", deadline: Deadline) -> Reply:
-        attempt = 1
+    async def _attempts(
+        self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
+    ) -> Answered:
+        made = 1
         while True:
             try:
-                return await self._negotiated(request, relay)
+                return await self._negotiated(request, attempt)
             except Failed as failure:
                 pause = retry_pause(
                     failure,
                     request.method,
-                    attempt=attempt,
+                    attempt=made,
                     heard=relay.used,
                     remaining=deadline.remaining,
                     random=self._random,
@@ -216,13 +245,13 @@ class Member:
                 if pause is None:
                     self._doubt(failure)
                     raise
-            attempt += 1
+            made += 1
             await asyncio.sleep(pause)
 
-    async def _negotiated(self, request: Request, relay: "_Relay") -> Reply:
+    async def _negotiated(self, request: Request, attempt: Attempt[Answered]) -> Answered:
         """Make one attempt, and a second one when the upstream only wants another version (U-28)."""
         try:
-            return await self._upstream.call(request, relay)
+            return await attempt()
         except UpstreamError as error:
             if error.code == HEADER_MISMATCH and request.method == "tools/call":
                 raise StaleSchema(self.name) from None
@@ -231,7 +260,7 @@ class Member:
             self._upstream.version = self._version_of(error)
         try:
             # Refusing a version that it names itself happens: the same version is tried once more.
-            return await self._upstream.call(request, relay)
+            return await attempt()
         except UpstreamError as error:
             if error.code != UNSUPPORTED_PROTOCOL_VERSION:
                 raise
@@ -285,7 +314,8 @@ class Member:
         forced = self._settings.era == "modern"
         try:
             async with asyncio.timeout(min(self._settings.timeout, _PROBE_TIMEOUT)):
-                return judge(await self._negotiated(_PROBE, _Relay(None, None)), forced=forced)
+                reply = await self._negotiated(_PROBE, lambda: self._upstream.call(_PROBE))
+                return judge(reply, forced=forced)
         except TimeoutError:
             return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
         except (UpstreamUnavailable, UpstreamError, Challenge) as error:
@@ -341,13 +371,13 @@ class Member:
 class _Relay:
     """Hands notifications on; progress keeps the call alive."""
 
-    def __init__(self, emit: Emit | None, deadline: Deadline | None) -> None:
+    def __init__(self, emit: Emit | None, deadline: Deadline) -> None:
         self._emit = emit
         self._deadline = deadline
         self.used = False
 
     async def __call__(self, notice: Notice) -> None:
-        if self._deadline is not None and notice.method == "notifications/progress":
+        if notice.method == "notifications/progress":
             self._deadline.progressed()
         if self._emit is not None:
             self.used = True

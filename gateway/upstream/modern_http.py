@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TypeAlias
 
 import aiohttp
@@ -28,15 +29,17 @@ from gateway.protocol.call import (
     Request,
     UpstreamName,
 )
-from gateway.protocol.jsonrpc import Incoming, Malformed, McpError, encode, read_incoming
+from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, Incoming, Malformed, McpError, encode, read_incoming
 from gateway.protocol.sse import EventTooLarge, SseParser
+from gateway.protocol.subscriptions import Wanted
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed, UpstreamError
-from gateway.upstream.incoming import Conversation, Dropped, Stale
+from gateway.upstream.incoming import Conversation, Dropped, Stale, Subscription
+from gateway.upstream.listening import Listening
 from gateway.upstream.outgoing import Outgoing, compose
 from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
 
@@ -90,10 +93,13 @@ class ModernHttpUpstream:
         self._start = ""
         self._closed = False
         self._slots = asyncio.Semaphore(settings.connections)
+        self._listen_idle = settings.listen_idle
         self.version = MODERN_VERSION
         """The protocol version spoken with this upstream."""
         self.active = 0
+        """Calls under way; a subscription is none."""
         self.streams = 0
+        self._subscriptions = 0
 
     def __repr__(self) -> str:
         return f"<ModernHttpUpstream {self._name}: {self.active} active, {self.streams} streams>"
@@ -125,6 +131,38 @@ class ModernHttpUpstream:
             slot.release()
             self._count(-1)
 
+    async def listen(self, request: Request, wanted: Wanted) -> Listening:
+        """Return the subscription once it is acknowledged, for the caller to close.
+
+        It takes none of the slots, neither while it is open, which may be for ever, nor before: an upstream
+        that is busy with calls is still listened to. Raises as `call` does; McpError -32601 is an upstream
+        that serves no subscriptions.
+        """
+        outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
+        response = await self._post(outgoing, request.authorization)
+        try:
+            await self._expect_stream(response, outgoing.id, request.authorization)
+        except BaseException:
+            response.close()
+            raise
+        response.detect_loss()
+        self._count_subscription(+1)
+        listening = Listening(
+            self._name,
+            Subscription(outgoing.id, wanted),
+            read=partial(self._some, response),
+            hang_up=partial(self._hang_up, response),
+            limit=self._limit,
+            idle=self._listen_idle,
+            metrics=self._metrics,
+        )
+        try:
+            await listening.open()
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
     async def close(self) -> None:
         """Close every connection; calls that are running or come later fail as STOPPING."""
         self._closed = True
@@ -135,7 +173,16 @@ class ModernHttpUpstream:
 
     def _count(self, step: int) -> None:
         self.active += step
-        self._metrics.upstream_connections(self._name, self.active)
+        self._metrics.upstream_connections(self._name, self.active + self._subscriptions)
+
+    def _count_subscription(self, step: int) -> None:
+        self.streams += step
+        self._subscriptions += step
+        self._count(0)
+
+    def _hang_up(self, response: Response) -> None:
+        self._count_subscription(-1)
+        response.close()
 
     async def _post(self, outgoing: Outgoing, authorization: str | None) -> Response:
         """Return the response to one request, its body still unread."""
@@ -195,12 +242,7 @@ class ModernHttpUpstream:
         emit: Emit | None,
         slot: "_Slot",
     ) -> Reply:
-        if response.status in (401, 403):
-            raise self._credentials.refused(response.status, response.headers.getall("WWW-Authenticate", []))
-        encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in _ENCODINGS:
-            raise self._protocol(f"unsupported encoding {encoding[:40]}", response)
-        media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        media = self._media(response)
         if media == "text/event-stream" and response.status == 200:
             slot.release()
             return await self._from_stream(response, conversation, emit)
@@ -208,6 +250,26 @@ class ModernHttpUpstream:
         if media in ("application/json", ""):
             return await self._from_json(response, conversation, media)
         raise await self._odd(response, media, request.authorization)
+
+    async def _expect_stream(self, response: Response, id: int, authorization: str | None) -> None:
+        """Return if the answer to a listen is a stream, else raise what it says instead."""
+        media = self._media(response)
+        if media == "text/event-stream" and response.status == 200:
+            return
+        if media in ("application/json", ""):
+            await self._from_json(response, Conversation(id), media)
+            # A result at once, and no stream: whatever it calls that, nothing will be heard.
+            raise UpstreamError(McpError(METHOD_NOT_FOUND, "the listen ended as it began"), response.status)
+        raise await self._odd(response, media, authorization)
+
+    def _media(self, response: Response) -> str:
+        """Return the media type of an answer; raises for a refusal, and for an encoding nobody offered."""
+        if response.status in (401, 403):
+            raise self._credentials.refused(response.status, response.headers.getall("WWW-Authenticate", []))
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in _ENCODINGS:
+            raise self._protocol(f"unsupported encoding {encoding[:40]}", response)
+        return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def _from_json(self, response: Response, conversation: Conversation, media: str) -> Reply:
         body = await self._body(response)

@@ -4,20 +4,23 @@ import asyncio
 import os
 import random as chance
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 
 from gateway import config
 from gateway.protocol.call import Change, Emit, Reason, Reply, Request, UpstreamName, UpstreamUnavailable
+from gateway.protocol.jsonrpc import Json
+from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
+from gateway.upstream.listening import Listening
 from gateway.upstream.member import Member, OnChange, UpstreamStatus
 from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
 
-__all__ = ["Discovered", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
+__all__ = ["Discovered", "Listening", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
 
 
 class UpstreamPool:
@@ -95,9 +98,32 @@ class UpstreamPool:
         Raises McpError as the upstream sent it, UpstreamUnavailable (StaleSchema, TimedOut) or Challenge.
         Cancelling closes the response at once.
         """
-        if self._closing:
-            raise UpstreamUnavailable(name, Reason.STOPPING)
+        self._check_open(name)
         return await self._members[name].call(request, emit)
+
+    @asynccontextmanager
+    async def listen(
+        self,
+        name: UpstreamName,
+        wanted: Wanted,
+        *,
+        capabilities: Json = b"{}",
+        authorization: str | None = None,
+    ) -> AsyncIterator[Listening]:
+        """Hold a subscription to an upstream open; entering returns once it is acknowledged.
+
+        `wanted` holds the upstream's own URIs and task ids. Raises like `call`; McpError -32601 says that
+        this upstream serves no subscriptions, however often it is asked. Leaving closes the stream at once.
+        """
+        self._check_open(name)
+        request = Request(
+            "subscriptions/listen",
+            {"notifications": spell(wanted)},
+            capabilities=capabilities,
+            authorization=authorization,
+        )
+        async with self._members[name].listen(request, wanted) as listening:
+            yield listening
 
     async def tried(self, name: UpstreamName, timeout: float) -> None:
         """Return once the upstream's first probe ended, well or not, or the time is over."""
@@ -116,6 +142,10 @@ class UpstreamPool:
     def available(self, name: UpstreamName) -> bool:
         """Whether asking makes sense: false while known to be down, so that lists skip it at once (B01)."""
         return self._members[name].state != "down"
+
+    def _check_open(self, name: UpstreamName) -> None:
+        if self._closing:
+            raise UpstreamUnavailable(name, Reason.STOPPING)
 
     async def _changed(self, change: Change) -> None:
         if self.on_change is not None:

@@ -6,6 +6,7 @@ a call (measured).
 """
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -31,6 +32,11 @@ _HEAD_LIMIT = 64 * 2**10
 _AT_ONCE = 64 * 2**10
 """A body below it leaves in one write with its head; a larger one in pieces, as the upstream takes it."""
 _SWITCHING = 101
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""When the system asks a silent peer whether it is there: it is missed after a minute, not after two hours.
+
+Names differ by system: the second is what macOS calls the first.
+"""
 
 
 class _Peer(aiohttp.ClientRequest):
@@ -80,6 +86,7 @@ class Poster:
         )
         """What the connector is asked for: where to, through which proxy, with whose certificate."""
         self._host = f"Host: {self._peer.headers['Host']}\r\n"
+        self._open: set[Response] = set()
         self._whole_target = proxy is not None and url.scheme == "http"
 
     def __repr__(self) -> str:
@@ -87,6 +94,9 @@ class Poster:
 
     async def close(self) -> None:
         """Close every connection; running requests fail."""
+        for response in list(self._open):
+            # The connector closes what is below, of which a reader in waiting is told nothing.
+            response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
         await self._connector.close()
 
     def start(self, url: URL, headers: Mapping[str, str]) -> str:
@@ -135,13 +145,13 @@ class Poster:
             raise aiohttp.ClientResponseError(
                 self._peer.request_info, (), status=error.code, message=error.message, headers=error.headers
             ) from error
-        return Response(message, content, connection, writing)
+        return Response(message, content, connection, writing, self._open)
 
 
 class Response:
     """A response with its body still to be read; the connection is given back at the body's end."""
 
-    __slots__ = ("_connection", "_writing", "content", "headers", "status")
+    __slots__ = ("_connection", "_open", "_writing", "content", "headers", "status")
 
     def __init__(
         self,
@@ -149,12 +159,16 @@ class Response:
         content: aiohttp.StreamReader,
         connection: Connection,
         writing: asyncio.Task[None] | None,
+        open: "set[Response]",
     ) -> None:
+        """Add itself to those that are `open`, for as long as more may come."""
         self._connection: Connection | None = connection
         self._writing = writing
         self.status = message.code
         self.headers: CIMultiDictProxy[str] = message.headers
         self.content = content
+        self._open = open
+        open.add(self)
         content.on_eof(self._ended)
 
     def __repr__(self) -> str:
@@ -169,8 +183,22 @@ class Response:
         length = self.headers.get("Content-Length")
         return None if length is None else int(length)
 
+    def detect_loss(self) -> None:
+        """Have the system find out when the peer is gone though nothing is to be sent to it (L-24)."""
+        protocol = None if self._connection is None else self._connection.protocol
+        transport = None if protocol is None else protocol.transport
+        peer = None if transport is None else transport.get_extra_info("socket")
+        if peer is None:
+            return  # it has just been closed, as reading will tell
+        with suppress(OSError):  # likewise
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, number in _PROBES.items():
+                if hasattr(socket, name):
+                    peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
+
     def close(self) -> None:
         """Cut the connection unless the body came to its end."""
+        self._open.discard(self)
         connection, self._connection = self._connection, None
         if self._writing is not None:
             self._writing.cancel()
@@ -183,6 +211,7 @@ class Response:
         elif self._connection is not None:
             self._connection.release()
             self._connection = None
+            self._open.discard(self)
 
 
 def header_lines(headers: Mapping[str, str]) -> str:

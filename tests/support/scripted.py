@@ -9,7 +9,8 @@
         await seen.closed.wait()                                   # the peer hung up on it
 
 Without a script it is a well-behaved server of revision 2026-07-28: discover, paged lists with ttl and
-scope, read, call (echoes its arguments), prompts, complete and listen (`await upstream.notify(...)`).
+scope, read, call (echoes its arguments), prompts, complete and listen. `await upstream.notify(...)` tells all
+who listen; each of `upstream.listens` can be told, ended and cut; `listen(...)` scripts how they begin.
 `upstream.tools`, `.prompts`, `.resources`, `.templates`, `.ttl_ms`, `.scope`, `.page_size`,
 `.capabilities`, `.instructions` and `.supported` may be changed at any time. It checks what a strict server
 checks: the `_meta` keys and that Mcp-* headers agree with the body.
@@ -248,6 +249,81 @@ def answer(members: Mapping[str, Any]) -> Callable[["Exchange"], bytes]:
     return lambda exchange: event({"jsonrpc": "2.0", "id": exchange.id, "result": complete(members)})
 
 
+@dataclass(eq=False)
+class Listen:
+    """One listen stream, told what to do from outside."""
+
+    exchange: Exchange
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def wanted(self) -> Mapping[str, Any]:
+        """The filter that was asked for."""
+        return dict(self.exchange.received.params.get("notifications") or {})
+
+    async def begin(self) -> None:
+        """Send the head of the stream."""
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        self.exchange.response = web.StreamResponse(headers=headers)
+        await self.exchange.response.prepare(self.exchange.request)
+
+    async def send(self, data: bytes) -> None:
+        """Write these bytes as they are."""
+        assert self.exchange.response is not None
+        await self.exchange.response.write(data)
+
+    async def notify(self, method: str, *, subscription: Any = None, **params: Any) -> None:
+        """Send a notification of this subscription, or of another one."""
+        await self.send(event(self.message(method, subscription=subscription, **params)))
+
+    def message(self, method: str, *, subscription: Any = None, **params: Any) -> dict[str, Any]:
+        """Return a notification of this subscription, or of another one."""
+        id = self.exchange.id if subscription is None else subscription
+        meta = {f"{META}subscriptionId": id, **params.pop("_meta", {})}
+        return notification(method, _meta=meta, **params)
+
+    async def acknowledge(self, granted: Mapping[str, Any] | None = None) -> None:
+        """Grant this much, by default all that was asked for."""
+        granted = self.wanted if granted is None else granted
+        await self.notify("notifications/subscriptions/acknowledged", notifications=granted)
+
+    async def end(self) -> None:
+        """Send the result that says the end is deliberate, and end the stream."""
+        info = {f"{META}subscriptionId": self.exchange.id}
+        members = {"resultType": "complete", "_meta": info}
+        await self.send(event({"jsonrpc": "2.0", "id": self.exchange.id, "result": members}))
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the stream without a word."""
+        assert self.exchange.response is not None
+        await self.exchange.response.write_eof()
+        self.over.set()
+
+    def cut(self) -> None:
+        """Drop the connection."""
+        self.exchange.abort()
+
+
+def listen(grant: Mapping[str, Any] | bool = True) -> Behaviour:
+    """Answer with a listen stream that grants this: True = all that is asked for, False = no word yet."""
+
+    async def behave(exchange: Exchange) -> None:
+        upstream, stream = exchange.upstream, Listen(exchange)
+        await stream.begin()
+        if grant is not False:
+            await stream.acknowledge(None if grant is True else grant)
+        upstream.listens.append(stream)
+        upstream._changed.set()
+        try:
+            await stream.over.wait()
+        finally:
+            upstream.listens.remove(stream)
+            upstream._changed.set()
+
+    return behave
+
+
 def token(exchange: Exchange) -> Any:
     """Return the progress token the request came with."""
     return exchange.received.meta.get("progressToken")
@@ -293,7 +369,8 @@ class ScriptedUpstream:
         self._port = 0
         self._always: dict[str, Behaviour] = {}
         self._next: dict[str, deque[Behaviour]] = {}
-        self._listeners: dict[Any, tuple[Exchange, Mapping[str, Any]]] = {}
+        self.listens: list[Listen] = []
+        """The listen streams that are open, oldest first."""
         self._changed = asyncio.Event()
         self._awaited: set[int] = set()
         self._server: web.Server | None = None
@@ -336,7 +413,6 @@ class ScriptedUpstream:
         await self._server.shutdown(0.05)
         await self._site.wait_closed()
         self._site = self._server = None
-        self._listeners.clear()
 
     def on(self, method: str, behaviour: Behaviour) -> None:
         """Answer every request of this method so ("*" = every method without its own script)."""
@@ -370,17 +446,21 @@ class ScriptedUpstream:
 
     async def notify(self, method: str, **params: Any) -> None:
         """Send a notification on every open listen stream."""
-        for id, (exchange, _) in list(self._listeners.items()):
-            message = notification(method, **{"_meta": {f"{META}subscriptionId": id}, **params})
-            assert exchange.response is not None
-            await exchange.response.write(event(message))
+        for stream in list(self.listens):
+            await stream.notify(method, **params)
 
     async def listening(self, count: int = 1) -> list[Mapping[str, Any]]:
         """Return the filters of the open listen streams once there are at least so many."""
-        while len(self._listeners) < count:
+        while len(self.listens) < count:
             self._changed.clear()
             await self._changed.wait()
-        return [filter for _, filter in self._listeners.values()]
+        return [stream.wanted for stream in self.listens]
+
+    async def unlistened(self) -> None:
+        """Return once no listen stream is open."""
+        while self.listens:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -522,22 +602,6 @@ async def _complete(exchange: Exchange) -> None:
     await result({"completion": {"values": values, "total": 2, "hasMore": False}})(exchange)
 
 
-async def _listen(exchange: Exchange) -> None:
-    upstream, wanted = exchange.upstream, exchange.received.params.get("notifications", {})
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    exchange.response = response
-    await response.prepare(exchange.request)
-    meta = {f"{META}subscriptionId": exchange.id}
-    acknowledged = notification("notifications/subscriptions/acknowledged", _meta=meta, notifications=wanted)
-    await response.write(event(acknowledged))
-    upstream._listeners[exchange.id] = (exchange, wanted)
-    upstream._changed.set()
-    try:
-        await asyncio.Event().wait()
-    finally:
-        upstream._listeners.pop(exchange.id, None)
-
-
 _DEFAULTS: dict[str, Behaviour] = {
     "server/discover": _discover,
     "tools/list": _paged("tools", lambda upstream: upstream.tools),
@@ -548,5 +612,5 @@ _DEFAULTS: dict[str, Behaviour] = {
     "resources/read": _read,
     "prompts/get": _prompt,
     "completion/complete": _complete,
-    "subscriptions/listen": _listen,
+    "subscriptions/listen": listen(),
 }

@@ -24,6 +24,26 @@ def some_word(random_source: random.Random) -> str:
     return "".join(random_source.choices(string.printable, k=random_source.randint(1, 30)))
 
 
+def test_a_listen_is_counted_in_and_out_by_what_ended_it(metrics: Metrics) -> None:
+    """The words are from a closed set; a removed upstream leaves none behind (B52)."""
+    for reason in ("result", "lost", "because"):
+        metrics.listen_opened("alpha")
+        metrics.listen_ended("alpha", reason)
+    metrics.listen_opened("alpha")
+    assert lines(metrics, "mcp_gateway_upstream_listens{") == [
+        'mcp_gateway_upstream_listens{upstream="alpha"} 1.0'
+    ]
+    ended = lines(metrics, "mcp_gateway_upstream_listens_ended_total")
+    assert sorted(line.partition('reason="')[2].partition('"')[0] for line in ended) == [
+        "lost",
+        "other",
+        "result",
+    ]
+    assert lines(metrics, "mcp_gateway_streams_open{") == ['mcp_gateway_streams_open{side="upstream"} 1.0']
+    metrics.forget("alpha")
+    assert lines(metrics, "mcp_gateway_upstream_listens") == []
+
+
 def test_an_exchange_is_counted_timed_and_no_longer_in_flight(metrics: Metrics) -> None:
     """One call leaves one count, one observation and no gauge behind."""
     metrics.exchange_started("/mcp")
@@ -57,7 +77,8 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.dropped("time", some_word(source))
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
-    assert repr(metrics) == "<Metrics 21 metrics, 12 series>"
+        metrics.listen_ended("time", some_word(source))
+    assert repr(metrics) == "<Metrics 23 metrics, 15 series>"
     assert lines(metrics, "mcp_gateway_exchanges_total") == [
         'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
     ]

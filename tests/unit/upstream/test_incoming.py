@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.protocol.call import Notice, Reply
 from gateway.protocol.jsonrpc import Malformed, McpError, encode, read_incoming
-from gateway.upstream.incoming import Conversation, Dropped, Stale
+from gateway.protocol.subscriptions import Wanted
+from gateway.upstream.incoming import Acknowledged, Conversation, Dropped, Ended, Stale, Subscription
 
 
 def message(**members):
@@ -143,3 +144,108 @@ def test_relayed_progress_strictly_increases(values):
     kept = [value for value, meaning in zip(values, meanings, strict=True) if isinstance(meaning, Notice)]
     assert all(a < b for a, b in pairwise(kept))
     assert bool(kept) is bool(values)
+
+
+# Of a subscription
+
+ID = "io.modelcontextprotocol/subscriptionId"
+ACKNOWLEDGED = "subscriptions/acknowledged"
+
+
+def opened(id=7, wanted=Wanted(tools=True)):  # noqa: B008 - it is frozen
+    subscription = Subscription(id, wanted)
+    first = subscription.meaning(notification(ACKNOWLEDGED, notifications={"toolsListChanged": True}))
+    assert first == Acknowledged(Wanted(tools=True) & wanted)
+    return subscription
+
+
+def test_a_subscription_begins_with_its_first_acknowledgement():
+    """A foreign one opens nothing, a second one changes nothing (L-16)."""
+    subscription = Subscription(7, Wanted(tools=True, prompts=True))
+    grants = {"toolsListChanged": True, "resourcesListChanged": True}
+    foreign = notification(ACKNOWLEDGED, _meta={ID: 8}, notifications={"promptsListChanged": True})
+    ours = notification(ACKNOWLEDGED, _meta={ID: "7"}, notifications=grants)
+    assert isinstance(subscription.meaning(notification("tools/list_changed")), Dropped)
+    assert isinstance(subscription.meaning(foreign), Dropped)
+    assert isinstance(subscription.meaning(notification("tools/list_changed")), Dropped)
+    assert subscription.meaning(ours) == Acknowledged(Wanted(tools=True))
+    assert isinstance(subscription.meaning(ours), Dropped)
+    assert plain(subscription.meaning(notification("tools/list_changed")))[0].endswith("tools/list_changed")
+
+
+def test_a_change_keeps_everything_but_what_is_this_hops():
+    """Ids of subscriptions and tokens stay here; vendors' words and odd numbers pass (L-05, E-24)."""
+    meta = {ID: 7, "progressToken": 1, "io.modelcontextprotocol/serverInfo": {}, "com.example/a": 1.0}
+    told = opened().meaning(notification("resources/updated", _meta=meta, uri="a:b", size=2**64))
+    assert plain(told) == (
+        "notifications/resources/updated",
+        {"uri": b'"a:b"', "size": b"18446744073709551616", "_meta": b'{"com.example/a":1.0}'},
+    )
+
+
+@pytest.mark.parametrize("meta", [None, [], "x", {}, {ID: None}, {ID: 7.0}, {"progressToken": 7}])
+def test_meta_that_says_nothing_costs_no_change(meta):
+    """Whatever is there instead, the stream says whose it is."""
+    told = opened().meaning(notification("tools/list_changed", _meta=meta))
+    assert plain(told) == ("notifications/tools/list_changed", {})
+
+
+@given(st.integers() | st.text() | st.floats(allow_nan=False) | st.booleans() | st.lists(st.integers()))
+def test_no_other_id_is_taken_for_ours(given):
+    """Numbers, their strings, and nothing else (B22)."""
+    ours = not isinstance(given, bool) and given in (7, "7")
+    told = opened().meaning(message(method="notifications/tools/list_changed", params={"_meta": {ID: given}}))
+    assert isinstance(told, Notice if ours else Dropped)
+    cancelled = opened().meaning(notification("cancelled", requestId=given))
+    assert isinstance(cancelled, Ended if ours else Dropped)
+
+
+def test_a_subscription_ends_by_result_error_or_cancellation():
+    """Each is told apart, before and after the acknowledgement (L-10, L-27)."""
+    for subscription in (Subscription(7, Wanted()), opened()):
+        assert subscription.meaning(message(id="7", result={})) == Ended("result")
+        assert subscription.meaning(notification("cancelled", requestId=7)) == Ended("cancelled")
+        refused = subscription.meaning(message(error={"code": -32601, "message": "x"}))
+        assert isinstance(refused, McpError)
+        assert refused.code == -32601
+        for foreign in (message(id=8, result={}), message(result={}), message(id=7, result=[])):
+            with pytest.raises(Malformed):
+                subscription.meaning(foreign)
+
+
+METHODS = st.sampled_from(
+    [
+        "tools/list_changed",
+        "resources/updated",
+        "tasks",
+        "progress",
+        "message",
+        "cancelled",
+        ACKNOWLEDGED,
+        "x/y",
+    ]
+)
+PARAMS = st.dictionaries(
+    st.sampled_from(["uri", "taskId", "requestId", "_meta", "notifications", "progressToken"]),
+    st.none()
+    | st.integers(6, 8)
+    | st.sampled_from(["7", "a:b"])
+    | st.dictionaries(st.just(ID), st.integers(6, 8)),
+)
+
+
+@given(st.lists(st.tuples(METHODS, PARAMS), max_size=8))
+def test_nothing_but_changes_is_ever_handed_on(messages):
+    """In whatever order they come; and never with a subscription's id (L-05, L-16, L-22)."""
+    subscription, acknowledged = Subscription(7, Wanted(tools=True)), False
+    for method, params in messages:
+        meaning = subscription.meaning(notification(method, **params))
+        if isinstance(meaning, Acknowledged):
+            assert not acknowledged
+            acknowledged = True
+        if isinstance(meaning, Notice):
+            assert acknowledged
+            assert method not in ("progress", "message", "cancelled", ACKNOWLEDGED)
+            assert "_meta" not in meaning.params
+            assert method != "resources/updated" or isinstance(params["uri"], str)
+            assert method != "tasks" or isinstance(params["taskId"], str)

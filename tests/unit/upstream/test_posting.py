@@ -1,6 +1,7 @@
 """The bare exchange with an upstream: what is written, what is read, and when a connection is used again."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -55,6 +56,54 @@ class Hands:
                 writer.write(next(self._answers))
         except asyncio.IncompleteReadError:
             writer.close()
+
+
+class Endless:
+    """A peer whose answer has begun and does not end."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await reader.read()
+        writer.close()
+        self.gone.set()
+
+
+async def test_closing_tells_whoever_waits_for_more_of_an_answer() -> None:
+    """An event stream may have no limit that would end its reader's wait."""
+    peer = Endless()
+    async with posting(peer) as (poster, url):
+        response = await poster.post(poster.start(url, {}), b"{}")
+        assert await response.content.readany() == b"x"
+        reading = asyncio.create_task(response.content.readany())
+        await asyncio.sleep(0)
+        await poster.close()
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await reading
+        response.close()
+        await peer.gone.wait()
+
+
+async def test_the_system_is_asked_whether_a_silent_peer_is_there() -> None:
+    """TCP keep-alive, a minute in all; of a connection that was given up nothing is asked (L-24)."""
+    peer = Endless()
+    async with posting(peer) as (poster, url):
+        response = await poster.post(poster.start(url, {}), b"{}")
+        response.detect_loss()
+        (protocol,) = poster._connector._acquired
+        assert protocol.transport is not None
+        asked = protocol.transport.get_extra_info("socket")
+        assert asked.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            idle, interval, count = (asked.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+            assert idle + interval * count <= 60
+        response.close()
+        response.detect_loss()
+        await peer.gone.wait()
 
 
 async def test_one_request_is_one_head_and_one_body() -> None:
