@@ -1,9 +1,11 @@
 """Tells every replica what one of them learned, and knows at any time whether it would be told itself.
 
-A replica may act on what it remembers only while it `hears`: while a ping it sent less than a lease ago came
-back over the very connection that messages come over, behind all of them. Whoever announces waits for every
-replica that may still be acting, at most for a lease. So on return everybody has heard, or no longer acts on
-what he remembers. This holds without comparing clocks of two machines: a lease is a duration on each.
+A replica may act on what it remembers only while it `hears`: while what it published less than a lease ago
+came back to it, behind all that others had published before. Each message names the one before it, so one
+that was lost on the way is noticed: between nodes of a Cluster, with a server that failed over, in a flush.
+Whoever announces waits for every replica that may still be acting, at most for a lease. So on return
+everybody has heard, or no longer acts on what he remembers. This holds without comparing clocks of two
+machines: a lease is a duration on each.
 """
 
 import asyncio
@@ -36,32 +38,58 @@ _LONGEST_PAUSE = 2.0
 _LASTED = 5.0
 """Seconds after which a link counts as one that held, and its loss as the first."""
 
+_KEPT_MS = 7 * 86_400_000
+
+_PRELUDE = f"""
+local t = redis.call('TIME')
+local us = t[1] * 1000000 + t[2]
+local now = math.floor(us / 1000)
+local members, told = KEYS[1], KEYS[2]
+if redis.call('TYPE', members).ok ~= 'zset' then redis.call('DEL', members) end
+if redis.call('TYPE', told).ok ~= 'hash' then redis.call('DEL', told) end
+local last = redis.call('HGET', told, 'last') or ''
+local since = tonumber(redis.call('HGET', told, 'since')) or now
+local function publish(before)
+  redis.call('HSET', told, 'last', last, 'since', string.format('%.0f', since))
+  redis.call('PEXPIRE', told, {_KEPT_MS})
+  return redis.call('PUBLISH', ARGV[1], before .. ':' .. last .. ':' .. ARGV[2])
+end
+"""
+
 ENROL = Script(
     "enrol",
-    """
-    local t = redis.call('TIME')
-    local now = t[1] * 1000 + math.floor(t[2] / 1000)
-    if redis.call('TYPE', KEYS[1]).ok ~= 'zset' then redis.call('DEL', KEYS[1]) end
-    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-    redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    _PRELUDE
+    + """
+    redis.call('ZREMRANGEBYSCORE', members, '-inf', now)
+    if last == '' or redis.call('EXISTS', members) == 0 then
+      since = now
+      if last == '' then last = string.format('%.0f', us) end
+    end
+    redis.call('ZADD', members, now + ARGV[4], ARGV[3])
+    redis.call('PEXPIRE', members, ARGV[4])
+    publish(last)
     return {1}
     """,
 )
-"""Notes until when a replica may be acting on what it remembers."""
+"""Notes until when a replica may be acting on what it remembers, and tells it what was told last."""
 
 RESIGN = Script("resign", "return {redis.call('ZREM', KEYS[1], ARGV[1])}")
 
 ANNOUNCE = Script(
     "announce",
-    """
-    local t = redis.call('TIME')
-    local now = t[1] * 1000 + math.floor(t[2] / 1000)
-    redis.call('PUBLISH', ARGV[1], ARGV[2])
-    return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')
+    _PRELUDE
+    + """
+    local before = last
+    local young = last == '' or now < since + ARGV[3] or redis.call('EXISTS', members) == 0
+    last = string.format('%.0f', math.max(us, (tonumber(last) or 0) + 1))
+    local reached = publish(before)
+    return {young and reached or 0, redis.call('ZRANGEBYSCORE', members, '(' .. now, '+inf')}
     """,
 )
-"""Publishes, and answers who has to confirm it."""
+"""Publishes, and answers who has to confirm it; while the list is younger than a lease, also how many.
+
+A list that began anew, because Redis lost it, lacks who has not enrolled again yet.
+"""
 
 CONFIRM = Script("confirm", "redis.call('PUBLISH', KEYS[1], ARGV[1]) return {1}")
 
@@ -119,7 +147,7 @@ class LocalBus:
 
 
 class _Message(msgspec.Struct, array_like=True):
-    """What is published, sealed. A confirmation has no topic, and the sender's name as its data."""
+    """What is published, sealed. A confirmation has no topic, and what comes back to its sender no number."""
 
     sender: str
     number: int
@@ -134,6 +162,11 @@ class _Line:
     seal: Seal
     channel: str
     members: str
+    told: str
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.members, self.told]
 
 
 @dataclass(eq=False, slots=True)
@@ -142,25 +175,30 @@ class _Pending:
 
     confirmed: set[str]
     awaited: set[str] | None = None
+    at_least: int = 0
+    """How many must, should the list lack some."""
     failed: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def missing(self) -> int:
-        return len((self.awaited or set()) - self.confirmed)
+        return max(len((self.awaited or set()) - self.confirmed), self.at_least - len(self.confirmed))
 
     def confirm(self, by: str) -> None:
         self.confirmed.add(by)
-        self.expect(self.awaited)
+        self._settle()
 
     def cut_off(self) -> None:
         """Confirmations will not be heard any more."""
         self.failed = True
         self.done.set()
 
-    def expect(self, members: set[str] | None) -> None:
-        self.awaited = members
-        if members is not None and members <= self.confirmed:
+    def expect(self, members: set[str], at_least: int) -> None:
+        self.awaited, self.at_least = members, at_least
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.awaited is not None and self.missing <= 0:
             self.done.set()
 
 
@@ -192,6 +230,7 @@ class RedisBus:
         self._background = background
         self._metrics = metrics
         self._lease = lease
+        self._lease_ms = int(lease * 1000) + 1
         self._beat = lease / 5
         self._clock = clock
         self._random = random
@@ -207,9 +246,11 @@ class RedisBus:
         """Whether the log says already why there is no link."""
         self._begun = -inf
         self._heard = -inf
-        """When the last ping that came back was sent."""
-        self._enrolled = -inf
-        """When the enrolment that Redis noted last was sent."""
+        """When that was sent which came back over every line."""
+        self._came_back: dict[str, float] = {}
+        """The same of each line's channel."""
+        self._last: dict[str, bytes] = {}
+        """What was told last on each line's channel."""
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -218,7 +259,7 @@ class RedisBus:
 
     @property
     def hears(self) -> bool:
-        return self._ready and self._clock() < min(self._heard, self._enrolled) + self._lease
+        return self._ready and self._clock() < self._heard + self._lease
 
     def subscribe(self, topic: str, receive: Receive) -> None:
         self._receivers.setdefault(topic, []).append(receive)
@@ -239,39 +280,42 @@ class RedisBus:
             await self._redis.run(RESIGN, [line.members], [self._me])
 
     async def announce(self, topic: str, message: bytes) -> bool:
-        self._numbers += 1
-        number, pending = self._numbers, _Pending({self._me})
-        self._pending[number] = pending
+        told: dict[int, _Pending] = {}
         try:
             async with asyncio.timeout(self._lease):
-                if not await self._publish(_Message(self._me, number, topic, message), pending):
-                    return False
+                for line in self._lines:
+                    self._numbers += 1
+                    told[self._numbers] = self._pending[self._numbers] = _Pending({self._me})
+                    sent = _Message(self._me, self._numbers, topic, message)
+                    if not await self._publish(line, sent, told[self._numbers]):
+                        return False
                 if not self._linked:
                     return False  # nobody's confirmation is heard
-                await pending.done.wait()
+                for pending in told.values():
+                    await pending.done.wait()
         except TimeoutError:
-            if pending.awaited is None:
+            if any(pending.awaited is None for pending in told.values()) or len(told) < len(self._lines):
                 return False
             # The lease of whoever did not confirm is over: he no longer acts on what he remembers.
-            log.warning("%d replicas did not confirm a change in %gs", pending.missing, self._lease)
+            missing = max(pending.missing for pending in told.values())
+            log.warning("%d replicas did not confirm a change in %gs", missing, self._lease)
         finally:
-            del self._pending[number]
-        return not pending.failed
+            for number in told:
+                del self._pending[number]
+        return not any(pending.failed for pending in told.values())
 
     def distrust(self) -> None:
         if self._linked:
             self._end("not to be trusted")
 
-    async def _publish(self, message: _Message, pending: _Pending) -> bool:
-        spelled = _encode(message)
-        members: set[str] = set()
-        for line in self._lines:
-            sealed = line.seal.encrypt(_PURPOSE, spelled)
-            found = await self._redis.run(ANNOUNCE, [line.members], [line.channel, sealed], urgent=True)
-            if found is None:
-                return False
-            members.update(member.decode("ascii", "replace") for member in found)
-        pending.expect(members)
+    async def _publish(self, line: _Line, message: _Message, pending: _Pending) -> bool:
+        sealed = line.seal.encrypt(_PURPOSE, _encode(message))
+        args: list[bytes | str | int] = [line.channel, sealed, self._lease_ms]
+        found = await self._redis.run(ANNOUNCE, line.keys, args, urgent=True)
+        if found is None:
+            return False
+        reached, members = found
+        pending.expect({member.decode("ascii", "replace") for member in members}, reached)
         return True
 
     # The link
@@ -291,13 +335,14 @@ class RedisBus:
 
     async def _listen(self) -> None:
         tasks: list[asyncio.Task[None]] = []
+        self._last.clear()
         async with asyncio.timeout(_CONNECTING):
-            link = await self._redis.listener()
+            link = await self._redis.listener(near=self._lines[0].told)
         try:
             async with asyncio.timeout(_CONNECTING):
                 await self._join(link)
             self._begin()
-            tasks.append(self._background.start(self._keep_alive(link), name="redis bus heartbeat"))
+            tasks.append(self._background.start(self._keep_alive(), name="redis bus heartbeat"))
             tasks.append(self._background.start(self._get_ready(self.session), name="redis bus start"))
             while self._linked:
                 await self._receive(link)
@@ -317,11 +362,14 @@ class RedisBus:
             message = await link.get_message(timeout=_CONNECTING)
             if message is not None and message["type"] == "subscribe":
                 waiting.discard(message["channel"].decode())
+            elif message is not None:
+                await self._handle(message["channel"].decode(), message["data"])
 
     def _begin(self) -> None:
         self.session += 1
         self._linked = True
-        self._begun, self._heard, self._enrolled = self._clock(), -inf, -inf
+        self._begun, self._heard = self._clock(), -inf
+        self._came_back = dict.fromkeys((line.channel for line in self._lines), -inf)
 
     def _end(self, reason: str | None) -> None:
         """End the session, if there is one; without a reason because we are closing."""
@@ -337,32 +385,38 @@ class RedisBus:
         for lost in self._watchers:
             lost()
 
+    def _begin_anew(self) -> None:
+        """Begin a new session on the same link: who waits for confirmations will still hear them."""
+        log.warning("a message of another replica was missed, what was kept is given up")
+        self.session += 1
+        self._ready = False
+        for lost in self._watchers:
+            lost()
+        self._background.start(self._get_ready(self.session), name="redis bus start")
+
     async def _get_ready(self, session: int) -> None:
         if self.prepare is not None and not await self.prepare():
             if session == self.session:
                 self._end("redis does not answer")
-        elif self._linked and session == self.session:
+        elif self._linked and session == self.session and not self._ready:
             self._ready, self._complained = True, False
             self._metrics.redis_linked(True)
             log.info("linked to the other replicas")
 
-    async def _keep_alive(self, link: PubSub) -> None:
-        """Renew the lease: with Redis, and by a ping that comes back behind every earlier message."""
+    async def _keep_alive(self) -> None:
+        """Renew the lease with Redis, and have what it says come back behind every earlier message."""
         while self._linked:
-            now = self._clock()
-            if await self._enrol():
-                self._enrolled = now
-            # After enrolling: what was announced without waiting for us is then handled before the answer.
-            async with asyncio.timeout(_CONNECTING):
-                await link.ping(repr(self._clock()))
+            for line in self._lines:
+                sent = _Message(self._me, 0, "", repr(self._clock()).encode())
+                sealed = line.seal.encrypt(_PURPOSE, _encode(sent))
+                args: list[bytes | str | int] = [
+                    self._reply_to(line, self._me),
+                    sealed,
+                    self._me,
+                    self._lease_ms,
+                ]
+                await self._redis.run(ENROL, line.keys, args, urgent=True)
             await asyncio.sleep(self._beat)
-
-    async def _enrol(self) -> bool:
-        lease = str(int(self._lease * 1000) + 1)
-        for line in self._lines:
-            if await self._redis.run(ENROL, [line.members], [self._me, lease], urgent=True) is None:
-                return False
-        return True
 
     async def _receive(self, link: PubSub) -> None:
         message = await link.get_message(timeout=self._beat)
@@ -370,31 +424,40 @@ class RedisBus:
             match message["type"]:
                 case "message":
                     await self._handle(message["channel"].decode(), message["data"])
-                case "pong":
-                    self._heard = max(self._heard, float(message["data"]))
                 case _:
                     raise _Lost("the connection was made anew")
-        if self._clock() >= max(self._begun, min(self._heard, self._enrolled)) + self._lease:
+        if self._clock() >= max(self._begun, self._heard) + self._lease:
             raise _Lost(f"no sign of life in {self._lease:g}s")
 
-    async def _handle(self, channel: str, sealed: bytes) -> None:
+    async def _handle(self, channel: str, published: bytes) -> None:
         line = next((line for line in self._lines if channel.startswith(line.channel)), None)
         try:
             if line is None:
                 return
+            before, last, sealed = published.split(b":", 2)
             message = _decode(line.seal.decrypt(_PURPOSE, sealed))
-        except (SealBroken, msgspec.DecodeError):
+            sent = float(message.data) if not (message.topic or message.number) else 0.0
+        except (SealBroken, ValueError, msgspec.DecodeError):
             raise _Lost("an unreadable message") from None
-        if not message.topic:
+        if last:
+            if self._last.setdefault(line.channel, before) != before and self._linked:
+                self._begin_anew()
+            self._last[line.channel] = last
+        if message.topic:
+            if message.sender != self._me:
+                for receive in self._receivers.get(message.topic, ()):
+                    receive(message.data)
+                await self._confirm(line, message)
+        elif message.number:
             if (pending := self._pending.get(message.number)) is not None:
                 pending.confirm(message.sender)
-        elif message.sender != self._me:
-            for receive in self._receivers.get(message.topic, ()):
-                receive(message.data)
-            await self._confirm(line, message)
+        elif message.sender == self._me and line.channel in self._came_back:
+            self._came_back[line.channel] = max(sent, self._came_back[line.channel])
+            self._heard = min(self._came_back.values())
 
     async def _confirm(self, line: _Line, message: _Message) -> None:
-        confirmation = line.seal.encrypt(_PURPOSE, _encode(_Message(self._me, message.number, "", b"")))
+        sealed = line.seal.encrypt(_PURPOSE, _encode(_Message(self._me, message.number, "", b"")))
+        confirmation = b"::" + sealed  # of which nobody keeps count
         await self._redis.run(CONFIRM, [self._reply_to(line, message.sender)], [confirmation], urgent=True)
 
     @staticmethod
@@ -408,4 +471,5 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 def _line(seal: Seal, prefix: str) -> _Line:
     name = seal.name(_PURPOSE, b"").hex()
-    return _Line(seal, f"{prefix}:1:bus:{name}", f"{prefix}:1:{{bus:{name}}}:replicas")
+    slot = f"{prefix}:1:{{bus:{name}}}"
+    return _Line(seal, f"{prefix}:1:bus:{name}", f"{slot}:replicas", f"{slot}:told")

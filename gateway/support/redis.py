@@ -185,13 +185,17 @@ class SharedRedis:
         self._answered(script)
         return answer
 
-    async def listener(self) -> PubSub:
-        """Return a new, unconnected pub/sub connection; nothing on it is tried twice unseen."""
+    async def listener(self, *, near: str) -> PubSub:
+        """Return a new, unconnected pub/sub connection; nothing on it is tried twice unseen.
+
+        It leads to where a key lies. Any node of a Cluster would do, but this one counts whom a script that
+        uses the key publishes to.
+        """
         if isinstance(self._client, RedisCluster):
-            # In a Cluster every node passes on what is published at any other.
             await self._drop_listener()
             await self._client.initialize()
-            node = self._client.get_random_node()
+            node = self._client.get_node_from_key(near)
+            assert node is not None, "a slot has a master"
             self._listener = self._redis(node.host, int(node.port), **self._options(retries=0))
         elif self._listener is None:
             self._listener = cast("Redis", self._connect(retries=0))

@@ -105,6 +105,8 @@ class RedisProxy:
         self.delivers = asyncio.Event()
         """Cleared, what others publish is held back."""
         self.delivers.set()
+        self.holds = asyncio.Event()
+        """Set when something is held back."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass questions and answers on, one after the other; what a subscriber hears, as it comes."""
@@ -132,6 +134,8 @@ class RedisProxy:
 
     async def _deliver(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while heard := await reader.read(2**20):
+            if not self.delivers.is_set():
+                self.holds.set()
             await self.delivers.wait()
             writer.write(heard)
         writer.close()

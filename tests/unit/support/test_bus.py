@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gateway.config import parse_redis_url
-from gateway.support.bus import LocalBus, RedisBus
+from gateway.support.bus import ANNOUNCE, LocalBus, RedisBus
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
+from tests.support.replicas import Place
 
 WAITED = "did not confirm"
 """What the log says when a lease was waited for."""
@@ -21,7 +22,7 @@ WAITED = "did not confirm"
 class Replica:
     """One end of the bus, and what it was told."""
 
-    def __init__(self, server: RedisServer, *keys: str, lease: float = 2.0) -> None:
+    def __init__(self, server: Place, *keys: str, lease: float = 5.0) -> None:
         self.background = Background()
         self.redis = SharedRedis(parse_redis_url(server.url), timeout=5.0, metrics=Metrics())
         self.bus = RedisBus(
@@ -59,6 +60,11 @@ class Replica:
 async def server() -> AsyncIterator[RedisServer]:
     async with redis_server() as server:
         yield server
+
+
+async def bus_channel(server: RedisServer) -> str:
+    channels = [name.decode() for name in await server.ask("PUBSUB", "CHANNELS", "t:*")]
+    return next(name for name in channels if name.count(":") == 3)
 
 
 async def test_alone_there_is_nobody_to_tell() -> None:
@@ -140,6 +146,54 @@ async def test_who_does_not_confirm_delays_nobody_beyond_a_lease(
     assert f"1 replicas {WAITED} a change in 0.5s" in caplog.text
 
 
+async def test_a_hung_replica_is_waited_for_once(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection stays, but a lease later it is on no list any more."""
+    async with Replica(server, lease=0.5) as one:
+        (members,), (told,) = await server.keys("*replicas"), await server.keys("*told")
+        reader, writer = await asyncio.open_unix_connection(server.url.removeprefix("unix://"))
+        writer.write(f"SUBSCRIBE {await bus_channel(server)}\r\n".encode())
+        await reader.readuntil(b":1\r\n")
+        await server.ask("HSET", told, "since", 0)
+        seconds, microseconds = await server.ask("TIME")
+        await server.ask("ZADD", members, seconds * 1000 + microseconds // 1000 + 500, "hung")
+        for _ in range(4):
+            assert await one.bus.announce("news", b"x")
+        writer.close()
+    assert caplog.text.count(WAITED) == 1
+
+
+async def test_who_is_not_on_a_list_that_began_anew_is_waited_for(server: RedisServer) -> None:
+    """Redis was flushed, and the other has not enrolled again yet: nobody goes on before it has heard."""
+    async with (
+        redis_proxy(server, []) as proxy,
+        Replica(server, lease=60.0) as one,
+        Replica(proxy, lease=60.0) as two,
+    ):
+        await server.ask("FLUSHALL")
+        proxy.delivers.clear()
+        announcing = asyncio.create_task(one.bus.announce("news", b"x"))
+        await proxy.holds.wait()
+        await one.redis.run(ANNOUNCE, ["a", "b"], ["c", b"", 0])  # an answer later than that
+        assert (announcing.done(), two.heard) == (False, [])
+        proxy.delivers.set()
+        await announcing
+
+
+async def test_a_message_that_was_lost_on_the_way_is_noticed(server: RedisServer) -> None:
+    """By the next that comes, or that says that none has: what is remembered is given up."""
+    async with Replica(server) as one, Replica(server) as two:
+        (told,) = await server.keys("*told")
+        await server.ask("HSET", told, "last", 5)
+        await two.until(lambda: two.gaps == 1)
+        await two.until(lambda: two.bus.hears)
+        assert two.bus.session == 2
+        await server.ask("HSET", told, "last", 7)
+        assert await one.bus.announce("news", b"x")
+        assert (two.gaps, two.heard) == (2, [b"x"])
+
+
 async def test_who_left_is_not_waited_for(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     """A replica that stops says so."""
     async with Replica(server) as one:
@@ -175,8 +229,7 @@ async def _watch(server: RedisServer, seen: list[bytes]) -> None:
 async def test_an_unreadable_message_counts_as_a_missed_one(server: RedisServer) -> None:
     """Whoever sent it meant to tell something; what is remembered is given up."""
     async with Replica(server) as one:
-        (channel,) = [name for name in await server.ask("PUBSUB", "CHANNELS", "t:*") if name.count(b":") == 3]
-        await server.ask("PUBLISH", channel, b"garbage")
+        await server.ask("PUBLISH", await bus_channel(server), b"garbage")
         await one.until(lambda: one.gaps == 1)
         await one.until(lambda: one.bus.hears)
 
