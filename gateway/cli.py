@@ -31,6 +31,7 @@ examples:
   mcp-gateway serve --config gateway.yaml  start the gateway
   mcp-gateway serve mcp.json               the same with the mcpServers file of a desktop client
   mcp-gateway tools --config gateway.yaml  what will a client see?
+  mcp-gateway doctor --config gateway.yaml  what is wrong with the servers behind it?
   mcp-gateway explain --config gateway.yaml tools/list
                                            why was this not cached?
   mcp-gateway schema > gateway.schema.json let the editor check the file
@@ -78,6 +79,8 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
             return _check(arguments)
         case "tools":
             return _tools(arguments, app)
+        case "doctor":
+            return _doctor(arguments)
         case "explain":
             return _explain(arguments)
         case "purge":
@@ -193,6 +196,53 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     if listing.problems:
         return _complain("the list is not complete", "mend the above and run this again", code=code)
     return code
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    settings = _load(arguments)
+    variables: list[str] = arguments.token_env or []
+    if arguments.endpoint is not None and arguments.endpoint not in settings.endpoints:
+        known = " or ".join(f"--endpoint {path}" for path in settings.endpoints)
+        return _complain(f"there is no endpoint {arguments.endpoint}", f"use {known}", code=WRONG)
+    if len(variables) > (2 if arguments.audit else 1):
+        most = "two callers are compared" if arguments.audit else "one token will do; two go with --audit"
+        return _complain("that is too many --token-env", most, code=WRONG)
+    import asyncio
+
+    from gateway.doctor.asking import Token
+    from gateway.doctor.examine import examine
+    from gateway.doctor.text import tables
+
+    try:
+        tokens = [Token(variable, _authorization(variable)) for variable in variables]
+        if len({token.authorization for token in tokens}) < len(tokens):
+            advice = "give those of two callers who may see different things"
+            return _complain("both variables hold the same token", advice, code=WRONG)
+        report = asyncio.run(
+            examine(
+                settings,
+                endpoint=arguments.endpoint,
+                tokens=tokens,
+                audited=arguments.audit,
+                max_reads=arguments.max_reads,
+                say=lambda text: print(f"... {_plain(text)}", file=sys.stderr, flush=True),
+            )
+        )
+    except _NoToken as error:
+        return _complain(str(error), error.advice, code=WRONG)
+    except OSError as error:
+        return _cannot_start(settings, error)
+    except ValueError as error:
+        return _complain(_plain(str(error)), "correct this setting", code=PROBLEMS)
+    if arguments.json:
+        print(json.dumps({"ok": not report.found, **asdict(report)}, ensure_ascii=False))
+    else:
+        for heading, rows in tables(report):
+            print(f"{_plain(heading)}\n{_table(rows)}")
+    if report.found:
+        found = f"{report.found} thing{'' if report.found == 1 else 's'} to be mended"
+        return _complain(found, "do what the lines beginning with next say", code=PROBLEMS)
+    return FINE
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -370,10 +420,14 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
-def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    plain = [tuple(map(_plain, row)) for row in rows]
-    first, second = (max(len(row[column]) for row in plain) for column in (0, 1))
-    return "\n".join(f"  {a:<{first}}  {b:<{second}}  {c}".rstrip() for a, b, c in plain)
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of equally many columns, each as wide as its widest but for the last."""
+    plain = [list(map(_plain, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*plain, strict=True)][:-1]
+    padded = (
+        [text.ljust(width) for text, width in zip(row, widths, strict=False)] + row[-1:] for row in plain
+    )
+    return "\n".join(f"  {'  '.join(row)}".rstrip() for row in padded)
 
 
 def _count(things: Sized, name: str) -> str:
@@ -408,6 +462,25 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first")
     tools.add_argument("--json", action="store_true", help="answer as JSON")
 
+    doctor = commands.add_parser("doctor", help="reach every upstream and say what is wrong; starts nothing")
+    _add_config(doctor)
+    doctor.add_argument(
+        "--endpoint", metavar="PATH", help="only what is behind this one; default: all of them"
+    )
+    doctor.add_argument("--json", action="store_true", help="answer as JSON")
+    doctor.add_argument(
+        "--token-env",
+        metavar="VAR",
+        action="append",
+        help="the variable that holds a caller's token, for `auth: forward`; twice with --audit",
+    )
+    doctor.add_argument(
+        "--audit", action="store_true", help="compare what is called public, as two callers are given it"
+    )
+    doctor.add_argument(
+        "--max-reads", metavar="N", type=_natural, default=100, help="resources read by --audit; default: 100"
+    )
+
     explain = commands.add_parser("explain", help="say why an answer is cached or not; asks no upstream")
     _add_running(explain)
     explain.add_argument(
@@ -436,6 +509,16 @@ def _parser() -> argparse.ArgumentParser:
     version = commands.add_parser("version", help="print the version")
     version.add_argument("--json", action="store_true", help="answer as JSON")
     return parser
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+_natural.__name__ = "number"  # what argparse calls it when it is none
 
 
 def _add_running(command: argparse.ArgumentParser) -> None:

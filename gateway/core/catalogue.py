@@ -110,7 +110,7 @@ class Catalogue:
         self._cache = cache
         self._metrics = metrics
         self._clock = clock
-        self._rules = {UpstreamName(name): _rules(config, name) for name in config.upstreams}
+        self._rules = {UpstreamName(name): rules_of(config, name) for name in config.upstreams}
         self._call_rules = {
             (name, tool): rules_for_call(rules, ttl=call.ttl, scope=call.scope)
             for name, rules in self._rules.items()
@@ -451,7 +451,8 @@ class Catalogue:
         self._rests[key] = (self._clock() + delay, delay)
 
 
-def _rules(config: Config, name: str) -> Rules:
+def rules_of(config: Config, name: str) -> Rules:
+    """Return how far one upstream's hints are followed, by the settings."""
     cache = config.upstreams[name].cache
     ceiling = config.cache.max_ttl if cache.max_ttl is None else min(cache.max_ttl, config.cache.max_ttl)
     return Rules(

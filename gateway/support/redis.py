@@ -85,6 +85,9 @@ def trust(tls: RedisTls) -> ssl.SSLContext:
     return context
 
 
+_PING = Script("ping", "return {1}")
+
+
 class Breaker:
     """Whether to ask at all: after a failure not before the pause is over, and then one at a time."""
 
@@ -200,6 +203,17 @@ class SharedRedis:
         elif self._listener is None:
             self._listener = cast("Redis", self._connect(retries=0))
         return self._listener.pubsub()
+
+    async def trouble(self, patience: float) -> str | None:
+        """Return why Redis does not answer within so many seconds, None when it does; for people to read."""
+        try:
+            async with asyncio.timeout(patience):
+                answer = await self._evaluate(_PING, ["ping"], [])
+        except TimeoutError as error:
+            answer = error
+        if isinstance(answer, TimeoutError):
+            return f"no answer in {patience:g}s"
+        return f"{type(answer).__name__}: {answer}"[:200] if isinstance(answer, Exception) else None
 
     async def close(self) -> None:
         """Close every connection; bounded, whatever the other side does."""

@@ -61,6 +61,21 @@ async def test_one_round_of_asking_why_and_forgetting(
     assert command(config, "explain", "tools/nope")[0] == 2
 
 
+def test_the_doctor_finds_the_demo_healthy(demo_upstreams: str, tmp_path: Path) -> None:
+    """As a process: a table, what is public compared, and nothing to be mended."""
+    config = tmp_path / "gateway.yaml"
+    config.write_text(f"upstreams: {demo_upstreams}\n")
+    code, out, err = command(config, "doctor", "--audit")
+    assert code == 0, out + err
+    assert "notes  up     modern  2026-07-28  none: none needed" in out
+    assert "resources/read note://guide  ttlMs 3600000, public  shared" in out
+    assert "Traceback" not in err
+    config.write_text("upstreams: {gone: 'http://127.0.0.1:9/mcp'}\n")
+    code, out, err = command(config, "doctor", "--json")
+    assert (code, json.loads(out)["problems"][0]["upstream"]) == (1, "gone")
+    assert "next: " in err
+
+
 def test_a_gateway_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
     """Exit code 1, what to do next, and no traceback."""
     config = tmp_path / "gateway.yaml"

@@ -126,7 +126,7 @@ def test_warnings_do_not_fail_a_check(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "warning: mcpServers.My Server becomes the upstream my-server" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["check", "serve", "tools"])
+@pytest.mark.parametrize("command", ["check", "serve", "tools", "doctor"])
 def test_a_missing_file_is_said_plainly(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,7 +493,8 @@ def test_version_names_the_package(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [[], ["frob"], ["serve"], ["serve", "a", "--config", "b"], ["check"], ["tools"], ["check", "a", "--frob"],
-     ["serve", "a", "b"], ["explain", "tools/list"], ["explain", "-c", "a"], ["purge"]],
+     ["serve", "a", "b"], ["explain", "tools/list"], ["explain", "-c", "a"], ["purge"], ["doctor"],
+     ["doctor", "a", "--max-reads", "-1"], ["doctor", "a", "--max-reads", "x"]],
 )  # fmt: skip
 def test_wrong_usage_ends_with_2_and_a_next_step(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -506,7 +507,8 @@ def test_wrong_usage_ends_with_2_and_a_next_step(
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["serve"], ["check"], ["tools"], ["explain"], ["purge"], ["schema"], ["version"]]
+    "command",
+    [[], ["serve"], ["check"], ["tools"], ["explain"], ["purge"], ["doctor"], ["schema"], ["version"]],
 )
 def test_help_is_an_answer(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0; the main one has examples."""

@@ -18,8 +18,9 @@ MAY_IMPORT = {
     "core": "protocol support config cache upstream",
     "front": "protocol support config core",
     "app": "protocol support config cache upstream core front",
+    "doctor": "protocol settings support config cache upstream core app",
     "admin_client": "config",
-    "cli": "config app admin_client",
+    "cli": "config app admin_client doctor",
     "__main__": "cli",
 }
 PURE = (
@@ -27,11 +28,14 @@ PURE = (
     "cache/explain",
     "cache/policy",
     "core/access",
+    "core/audit",
     "core/discover",
     "core/lists",
     "core/results",
     "core/reuse",
     "core/router",
+    "doctor/findings",
+    "doctor/text",
 )
 IO = {"asyncio", "aiohttp", "redis", "time", "random", "socket", "os", "logging"}
 

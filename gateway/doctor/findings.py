@@ -1,0 +1,323 @@
+"""What the doctor tells of upstreams, and how it judges what they said. No I/O."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gateway.cache.policy import CALL, Hints, Override, Rules, Why, hints_of, may_store, ttl_of
+from gateway.config import Config, ToolRules
+from gateway.core.access import allowed
+from gateway.core.capabilities import RELAYED_EXTENSIONS
+from gateway.core.catalogue import Listing
+from gateway.core.federation import Federation
+from gateway.protocol.call import Partition, UpstreamName
+from gateway.protocol.jsonrpc import Json, Malformed, split, text_of
+from gateway.settings.values import show_duration
+
+KINDS = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "templates",
+}
+"""The lists, and what a report calls what is in them."""
+
+Keeps: TypeAlias = Literal["shared", "own", "never"]
+_SOMEBODY = Partition("somebody")
+_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that does not work, and what to do next."""
+
+    upstream: str | None
+    what: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that works and is worth a look."""
+
+    upstream: str | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one method's results say of their reuse, and what the cache makes of it."""
+
+    method: str
+    target: str | None
+    ttl_said: str | None
+    """The ttlMs as it was written, None without one."""
+    scope_said: str | None
+    keeps: Keeps
+    ttl: float
+    scope: str
+    why: str
+    rules: tuple[Override, ...] = ()
+    """The settings that made it another than the upstream said."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthResult:
+    """What an upstream made of the credential it was shown."""
+
+    kind: str
+    result: str
+
+
+@dataclass(slots=True)
+class Checkup:
+    """What is known of one upstream."""
+
+    upstream: str
+    url: str
+    state: str = "unknown"
+    era: str | None = None
+    version: str | None = None
+    transport: str = "Streamable HTTP"
+    auth: AuthResult = AuthResult("none", "unknown")
+    capabilities: tuple[str, ...] = ()
+    items: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(KINDS.values()))
+    """How many of each kind it lists; None where it has no such list, or it could not be had."""
+    cache: list[Kept] = field(default_factory=list)
+    excluded: list[tuple[str, str, str]] = field(default_factory=list)
+    """List, item, and the reason why clients do not see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A name that clients see and that is not simply prefix and original."""
+
+    endpoint: str
+    upstream: str
+    list: str
+    original: str
+    shown: str
+    why: str
+
+
+def judged(method: str, target: str | None, pages: Sequence[bytes], rules: Rules, *, memory: int) -> Kept:
+    """Return what the cache makes of these results, all pages of one list together (C-23, C-27)."""
+    hints = [hints_of(page, rules, method) for page in pages]
+    least = min(range(len(pages)), key=lambda place: hints[place].ttl)
+    ttl_said, scope_said = _said(pages[least])
+    private = next((one for one in hints if one.scope == "private"), None)
+    narrowest = hints[least] if private is None else private
+    if private is not None and any(one.scope == "public" for one in hints):
+        scope_said = "public in part"
+    overrides = tuple(dict.fromkeys(rule for one in hints for rule in one.overrides))
+    refused = next(
+        (why for page, one in zip(pages, hints, strict=True) if (why := _refused(one, page, memory))), None
+    )
+    ttl = 0.0 if refused else hints[least].ttl
+    keeps: Keeps = "never" if refused else "own" if private is not None else "shared"
+    words = _never(refused, ttl_said, rules) if refused else _kept(narrowest, ttl, scope_said, rules)
+    return Kept(method, target, ttl_said, scope_said, keeps, ttl, narrowest.scope, words, overrides)
+
+
+def kept_call(tool: str, ttl: float, scope: str, rules: Rules) -> Kept:
+    """Return what becomes of a tool's results that the operator wants kept."""
+    shared = scope == "public" and rules.share_public and rules.scope != "private"
+    keeps: Keeps = "never" if ttl == 0.0 else "shared" if shared else "own"
+    why = f"cache.calls keeps it for {show_duration(ttl)}, under all of a call's arguments"
+    return Kept(CALL, tool, None, None, keeps, ttl, "public" if shared else "private", why, ("calls",))
+
+
+def names_of(
+    endpoint: str,
+    config: Config,
+    federation: Federation,
+    listings: Mapping[str, Mapping[UpstreamName, Listing]],
+) -> Iterator[Shown | Problem | Note]:
+    """Yield what is odd about the names and URIs under which an endpoint shows what its upstreams list."""
+    for method in ("tools/list", "prompts/list"):
+        merged = federation.merged(method, listings[method])
+        table = merged.names
+        if table is None:
+            continue
+        contested = {(one.upstream, one.original): one for one in table.collisions}
+        for one in table.collisions:
+            holder, theirs = one.held_by
+            yield Problem(
+                one.upstream,
+                f"{endpoint}: its {KINDS[method][:-1]} {one.original} is shown as {one.given}, because "
+                f"{one.wanted} is {theirs} of {holder}",
+                f"give one of them another name: upstreams.{one.upstream}.tools.rename, or another prefix"
+                if method == "tools/list"
+                else f"give the upstream another prefix: upstreams.{one.upstream}.prefix",
+            )
+        for name, space in federation.namespaces.items():
+            rules = config.upstreams[name].tools if method == "tools/list" else ToolRules()
+            outer = config.endpoints[endpoint].tools if method == "tools/list" else ToolRules()
+            hidden: list[str] = []
+            for item in listings[method][name].items if name in listings[method] else ():
+                shown = table.exposed(name, item.key)
+                plain = space.plain_name(rules.rename.get(item.key, item.key))
+                if shown is None:
+                    hidden.append(item.key)
+                elif shown != outer.rename.get(plain, plain) and (name, item.key) not in contested:
+                    renamed = outer.rename.get(space.fit(plain, item.key)) == shown
+                    if not renamed:
+                        why = _changed(plain, space.max_length)
+                        yield Shown(endpoint, name, method, item.key, shown, why)
+            inner = [key for key in hidden if not allowed(key, rules)]
+            outer_hidden = [key for key in hidden if key not in inner]
+            for some, where in ((inner, f"upstreams.{name}"), (outer_hidden, f"endpoints.{endpoint}")):
+                if some:
+                    yield Note(name, f"{endpoint} hides {_some(some)}, by {where}.tools")
+    resources, templates = listings["resources/list"], listings["resources/templates/list"]
+    offering = {name: resources.get(name, Listing()) for name in federation.namespaces if name in resources}
+    for one in federation.uris(offering, templates).collisions:
+        holder, _ = one.held_by
+        yield Problem(
+            one.upstream,
+            f"{endpoint}: it lists {one.original}, which {holder} lists too and is asked for",
+            "serve the two under two endpoints, or let one of them list it no longer",
+        )
+
+
+def rules_without_a_tool(name: str, config: Config, tools: Listing) -> Iterator[Note | Problem]:
+    """Yield the settings that name a tool which is not there."""
+    upstream = config.upstreams[name]
+    for setting, named in (("rename", upstream.tools.rename), ("describe", upstream.tools.describe)):
+        for tool in named:
+            if tool not in tools.by_key:
+                yield Note(name, f"tools.{setting} names {tool}, which it does not list")
+    for tool in upstream.cache.calls:
+        if tool not in tools.by_key:
+            yield Problem(
+                name,
+                f"cache.calls names {tool}, which it does not list",
+                f"write the upstream's own name of the tool under upstreams.{name}.cache.calls",
+            )
+
+
+def extensions_left_out(name: str, capabilities: Mapping[str, Json]) -> Iterator[Note]:
+    """Yield the extensions that an upstream declares and the gateway does not carry."""
+    try:
+        declared = split(capabilities["extensions"])
+    except (KeyError, Malformed):
+        return
+    for extension in declared:
+        if extension not in RELAYED_EXTENSIONS:
+            yield Note(name, f"it declares the extension {extension[:128]}, which is not relayed")
+
+
+def _said(page: bytes) -> tuple[str | None, str | None]:
+    try:
+        members = split(page)
+        raw = members.get("ttlMs")
+        return None if raw is None else bytes(raw)[:32].decode("utf-8", "replace"), _scope(members)
+    except Malformed:
+        return None, None
+
+
+def _scope(members: Mapping[str, Json]) -> str | None:
+    raw = members.get("cacheScope")
+    if raw is None:
+        return None
+    try:
+        return (text_of(raw) or bytes(raw).decode("utf-8", "replace"))[:32]
+    except Malformed:
+        return None
+
+
+def _refused(hints: Hints, page: bytes, memory: int) -> Why | None:
+    """Return why a result would not be kept for a caller with a token, None when it would."""
+    return may_store(hints, owner=_SOMEBODY, cost=len(page), largest=memory)
+
+
+def _never(refused: Why, ttl_said: str | None, rules: Rules) -> str:
+    if refused == "incomplete":
+        return "it is no finished result"
+    if refused == "too-large":
+        return "it does not fit into cache.memory"
+    if rules.max_ttl == 0.0:
+        return "max_ttl is 0"
+    if ttl_said is None:
+        return "it gives no ttlMs; min_ttl would keep it"
+    if ttl_of(ttl_said.encode(), 1.0) == 0.0 and ttl_said.strip("0") not in ("", "."):
+        return f"its ttlMs {ttl_said} is no whole number; min_ttl would keep it"
+    return "its ttlMs is 0; min_ttl would keep it"
+
+
+def _kept(hints: Hints, ttl: float, scope_said: str | None, rules: Rules) -> str:
+    lasts = show_duration(round(ttl, 3))
+    if hints.scope == "public":
+        by = " by `scope: public`" if "scope" in hints.overrides else ""
+        return f"all callers share it{by}, for {lasts}"
+    if hints.why == "not-shared":
+        why = "`share_public: false`"
+    elif rules.scope == "private":
+        why = "`scope: private`"
+    elif scope_said == "public":
+        why = "it lives by min_ttl alone"
+    elif scope_said == "public in part":
+        why = "one of its pages is private"
+    elif scope_said == "private":
+        why = "it is private"
+    else:
+        why = "it gives no cacheScope" if scope_said is None else f"the cacheScope {scope_said} is unknown"
+    return f"each caller has an own copy, for {lasts}: {why}"
+
+
+def _changed(plain: str, longest: int) -> str:
+    if len(plain) > longest:
+        return f"longer than {longest} characters, so it is cut and ends in a hash"
+    return "not all of its characters are accepted by clients, so some are replaced and a hash is added"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(name[:64] for name in names[:_NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A result that an upstream calls public, or a setting makes so, and that is not one and the same."""
+
+    upstream: str
+    method: str
+    target: str | None
+    kind: str
+    what: str
+    next: str
+
+
+@dataclass(slots=True)
+class Audited:
+    """How far one upstream's public results were compared."""
+
+    upstream: str
+    callers: str
+    """Between whom."""
+    compared: int = 0
+    """Results that are called public, and were compared."""
+    private: int = 0
+    """Results that nobody calls public."""
+    unread: int = 0
+    """Resources that were not read, because there are too many."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """All that the doctor tells."""
+
+    endpoints: list[str]
+    redis: str | None = None
+    """Whether the configured Redis answers; None without one."""
+    upstreams: list[Checkup] = field(default_factory=list)
+    names: list[Shown] = field(default_factory=list)
+    audit: list[Audited] | None = None
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def found(self) -> int:
+        """How many things are to be mended."""
+        return len(self.problems) + sum(len(one.findings) for one in self.audit or ())

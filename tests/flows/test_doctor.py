@@ -1,0 +1,436 @@
+"""The doctor before real upstreams: what it tells of each, what it finds wrong, and what an audit finds."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from gateway.cli import main
+from gateway.doctor.asking import Token
+from gateway.doctor.examine import examine
+from gateway.doctor.findings import Audited, Report
+from gateway.doctor.text import tables
+from tests.support.redis import redis_server
+from tests.support.running import settings
+from tests.support.scripted import (
+    Behaviour,
+    Exchange,
+    ScriptedUpstream,
+    default,
+    error,
+    hang,
+    result,
+    status,
+    tool,
+)
+
+ANN = Token("ANN", "Bearer TOK-ANN-SECRET")
+BOB = Token("BOB", "Bearer TOK-BOB-SECRET")
+RESOURCES = [{"uri": f"a:{number}", "name": str(number)} for number in range(3)]
+
+
+async def doctor(
+    upstreams: Mapping[str, Any], *, tokens: Sequence[Token] = (), audited: bool = False, **members: Any
+) -> Report:
+    """Return a report, and see to it that no form of it holds a token."""
+    options = {key: members.pop(key) for key in ("endpoint", "max_reads", "say") if key in members}
+    report = await examine(settings(upstreams, **members), tokens=tokens, audited=audited, **options)
+    assert "SECRET" not in json.dumps(asdict(report)) + repr(list(tables(report)))
+    return report
+
+
+def said(report: Report) -> list[str]:
+    return [one.what for one in report.problems]
+
+
+def noted(report: Report) -> str:
+    return "\n".join(one.what for one in report.notes)
+
+
+def forward(upstream: ScriptedUpstream, **cache: Any) -> dict[str, Any]:
+    return {"url": upstream.url, "auth": "forward", "cache": cache}
+
+
+def by_caller(**answers: Behaviour) -> Behaviour:
+    """Answer each caller so: ann, bob, and whoever else."""
+
+    async def behave(exchange: Exchange) -> None:
+        caller = (exchange.received.header("authorization") or "").removeprefix("Bearer TOK-")
+        await answers.get(caller.partition("-")[0].lower(), answers.get("other", default))(exchange)
+
+    return behave
+
+
+def text(words: str, scope: str = "public") -> Behaviour:
+    return result({"contents": [{"uri": "a:0", "text": words}], "ttlMs": 60_000, "cacheScope": scope})
+
+
+def findings(report: Report) -> list[tuple[str, str | None, str]]:
+    assert report.audit is not None
+    return [(one.method, one.target, one.kind) for each in report.audit for one in each.findings]
+
+
+def audit_of(report: Report) -> Audited:
+    assert report.audit is not None
+    return report.audit[0]
+
+
+async def test_a_healthy_upstream_is_described_and_nothing_is_to_be_mended() -> None:
+    """State, era, version, auth, counts; per method what it says, what becomes of it and why."""
+    async with ScriptedUpstream(tools=[tool("a"), tool("b")], resources=RESOURCES) as alpha:
+        alpha.page_size = 1
+        alpha.on("resources/read", text("x", "private"))
+        told: list[str] = []
+        report = await doctor({"alpha": alpha}, say=told.append)
+        (one,) = report.upstreams
+        assert (one.state, one.era, one.version, one.auth.result) == (
+            "up",
+            "modern",
+            "2026-07-28",
+            "none needed",
+        )
+        assert one.items == {"tools": 2, "prompts": 0, "resources": 3, "templates": 0}
+        kept = {each.method: (each.ttl_said, each.scope_said, each.keeps) for each in one.cache}
+        shared = ("60000", "public", "shared")
+        assert kept == {
+            "server/discover": shared,
+            "tools/list": shared,
+            "prompts/list": shared,
+            "resources/list": shared,
+            "resources/templates/list": shared,
+            "resources/read": ("60000", "private", "own"),
+        }
+        assert (report.found, report.redis, report.audit) == (0, None, None)
+        assert told == ["alpha: asking", "alpha: up, tools 2, prompts 0, resources 3, templates 0"]
+
+
+async def test_the_operators_rules_are_applied() -> None:
+    """What is kept by a rule says so; a kept tool that is not there is to be mended."""
+    async with ScriptedUpstream(tools=[tool("a")], ttl_ms=0) as alpha:
+        cache = {"min_ttl": {"tools/list": 30.0}, "calls": {"a": {"ttl": 5.0}, "gone": {"ttl": 5.0}}}
+        rules = {"rename": {"x": "y"}}
+        report = await doctor({"alpha": {"url": alpha.url, "cache": cache, "tools": rules}})
+        kept = {
+            (each.method, each.target): (each.keeps, each.ttl, each.rules)
+            for each in report.upstreams[0].cache
+        }
+        assert kept["tools/list", None] == ("own", 30, ("min_ttl",))
+        assert kept["prompts/list", None] == ("never", 0, ())
+        assert kept["tools/call", "a"] == ("own", 5, ("calls",))
+        assert said(report) == ["cache.calls names gone, which it does not list"]
+        assert "tools.rename names x, which it does not list" in noted(report)
+
+
+@pytest.mark.parametrize(
+    ("code", "auth", "told", "next"),
+    [
+        (
+            401,
+            {"bearer": "hunter2"},
+            "refused (HTTP 401)",
+            "correct the credential under upstreams.alpha.auth",
+        ),
+        (403, {"bearer": "hunter2"}, "not allowed (HTTP 403)", "more rights"),
+        (401, "none", "asked for (HTTP 401)", "write what it wants under upstreams.alpha.auth"),
+    ],
+)
+async def test_a_credential_that_is_refused_is_told_from_one_that_may_not(
+    code: int, auth: Any, told: str, next: str
+) -> None:
+    """401 and 403 are mended differently."""
+    async with ScriptedUpstream() as alpha:
+        alpha.on("*", status(code))
+        report = await doctor({"alpha": {"url": alpha.url, "auth": auth}})
+        assert report.upstreams[0].auth.result == told
+        (problem,) = report.problems
+        assert told in problem.what
+        assert next in problem.next
+
+
+async def test_a_forwarding_upstream_is_shown_the_callers_token_and_no_other_is() -> None:
+    """Without one it tells what it wants; with one it is examined (Z-09)."""
+    async with ScriptedUpstream(tools=[tool("a")]) as alpha, ScriptedUpstream(tools=[tool("b")]) as beta:
+        alpha.on("*", by_caller(ann=default, bob=status(403), other=status(401)))
+        servers = {"alpha": forward(alpha), "beta": beta}
+        for tokens, result_, tools in (
+            ((), "wants the caller's token (HTTP 401)", None),
+            ((ANN,), "accepted", 1),
+            ((BOB,), "not allowed (HTTP 403)", None),
+        ):
+            report = await doctor(servers, tokens=tokens)
+            assert (report.upstreams[0].auth.result, report.upstreams[0].items["tools"]) == (result_, tools)
+            assert report.found == (tokens == (BOB,))
+        assert "--token-env" in noted(await doctor(servers))
+        assert not [one for one in beta.requests if one.header("authorization")]
+
+
+async def test_what_does_not_work_is_told_of_each_and_stops_nobody() -> None:
+    """A dead one, a legacy one, one that hangs, one that refuses a list, one that is whole."""
+    async with (
+        ScriptedUpstream() as old,
+        ScriptedUpstream(tools=[tool("a")]) as slow,
+        ScriptedUpstream(tools=[tool("a")]) as odd,
+        ScriptedUpstream(tools=[tool("a")]) as good,
+    ):
+        old.on("*", status(404))
+        slow.on("tools/list", hang())
+        odd.on("prompts/list", error(-32601))
+        odd.on("resources/list", error(-32603))
+        odd.on("tools/list", result({"tools": [tool("fine"), {"name": "broken"}]}))
+        servers: dict[str, Any] = {
+            "gone": "http://127.0.0.1:9/mcp", "old": old,
+            "slow": {"url": slow.url, "list_timeout": 2.0}, "odd": odd, "good": good,
+        }  # fmt: skip
+        report = await doctor(servers)
+        assert [one.state for one in report.upstreams] == ["down", "down", "up", "up", "up"]
+        found = {one.upstream: [] for one in report.problems}
+        for one in report.problems:
+            assert one.next
+            found[one.upstream].append(one.what)
+        assert "connection failed" in found["gone"][0]
+        assert "legacy" in found["old"][0]
+        assert found["slow"] == ["tools/list: no answer in time, its list_timeout is 2s"]
+        assert sorted(what.partition(":")[0] for what in found["odd"]) == [
+            "broken is left out of tools/list", "resources/list"
+        ]  # fmt: skip
+        assert "it declares prompts and does not serve prompts/list" in noted(report)
+        assert "good" not in found
+        assert report.upstreams[3].excluded[0][:2] == ("tools/list", "broken")
+
+
+async def test_odd_names_are_told_of_every_endpoint() -> None:
+    """Cut, collided, hidden, and an https URI that two list."""
+    long, web = "x" * 80, [{"uri": "https://x/", "name": "x"}]
+    async with (
+        ScriptedUpstream(tools=[tool(long), tool("a.b"), tool("fine"), tool("no")], resources=web) as alpha,
+        ScriptedUpstream(tools=[tool("alpha__fine")], resources=web) as beta,
+    ):
+        servers = {
+            "alpha": {"url": alpha.url, "prefix": "alpha", "tools": {"deny": ["no"]}},
+            "beta": {"url": beta.url, "prefix": ""},
+        }
+        report = await doctor(servers, endpoints={"/mcp": {}, "/one": {"upstreams": ["alpha"]}})
+        shown = {(one.endpoint, one.original): one.why for one in report.names}
+        assert set(shown) == {(path, name) for path in ("/mcp", "/one") for name in (long, "a.b")}
+        assert "longer than 64" in shown["/mcp", long]
+        assert "characters" in shown["/mcp", "a.b"]
+        collision, web_uri = said(report)
+        assert "/mcp: its tool alpha__fine is shown as alpha__fine_" in collision
+        assert web_uri == "/mcp: it lists https://x/, which alpha lists too and is asked for"
+        assert "/one hides no, by upstreams.alpha.tools" in noted(report)
+        endpoints = {"/mcp": {}, "/one": {"upstreams": ["alpha"]}}
+        report = await doctor(servers, endpoint="/one", endpoints=endpoints)
+        assert [one.upstream for one in report.upstreams] == ["alpha"]
+        assert {one.endpoint for one in report.names} == {"/one"}
+        assert said(report) == []
+
+
+async def test_whether_redis_answers_is_said_and_nothing_is_kept_there() -> None:
+    """It is not used, and its being away is one thing to be mended."""
+    secrets = {"keys": ["0123456789abcdef-key"]}
+    async with ScriptedUpstream() as alpha, redis_server() as server:
+        cache = {"redis": server.url}
+        report = await doctor({"alpha": alpha}, cache=cache, secrets=secrets)
+        assert (report.redis, report.found) == ("answers", 0)
+        assert await server.keys() == []
+        await server.kill()
+        report = await doctor({"alpha": alpha}, cache=cache, secrets=secrets)
+        assert (report.redis or "").startswith("does not answer")
+        assert [one.upstream for one in report.problems] == [None]
+        assert report.upstreams[0].state == "up"
+
+
+# The audit
+
+
+async def test_what_is_public_and_each_callers_own_is_found() -> None:
+    """A list, a discover and a read; what is private, or one and the same, is not."""
+    async with ScriptedUpstream(tools=[tool("a")], resources=RESOURCES) as alpha:
+        alpha.on(
+            "tools/list",
+            by_caller(
+                ann=result({"tools": [tool("a"), tool("admin")], "ttlMs": 1000, "cacheScope": "public"}),
+                bob=result({"tools": [tool("a")], "ttlMs": 900, "cacheScope": "public"}),
+            ),
+        )
+        alpha.on("resources/read", by_caller(ann=text("of SECRET ann"), bob=text("of bob")))
+        report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True)
+        assert findings(report) == [
+            ("tools/list", None, "differs"),
+            *((("resources/read", f"a:{number}", "differs")) for number in range(3)),
+        ]
+        first = audit_of(report).findings[0]
+        assert "tools/admin" in first.what
+        assert first.next == "upstreams.alpha.cache: {share_public: false}"
+        assert report.found == 4
+        assert audit_of(report).callers == "ANN and BOB"
+        alpha.on("resources/read", by_caller(ann=text("ann", "private"), bob=text("bob", "private")))
+        report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True)
+        assert findings(report) == [("tools/list", None, "differs")]
+        assert audit_of(report).private == 3
+
+
+@pytest.mark.parametrize("refusal", [status(401), status(403), error(-32602, "no"), error(-32002)])
+async def test_a_public_result_that_one_caller_is_refused_is_found(refusal: Behaviour) -> None:
+    """From the cache everybody would be given it."""
+    async with ScriptedUpstream(resources=RESOURCES[:1]) as alpha:
+        alpha.on("resources/read", by_caller(ann=text("x"), bob=refusal))
+        report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True)
+        assert findings(report) == [("resources/read", "a:0", "refused")]
+        assert audit_of(report).findings[0].what.startswith("BOB is refused it")
+
+
+async def test_what_differs_from_fetch_to_fetch_is_unstable_not_a_leak() -> None:
+    """Also where callers cannot be told apart, which is said."""
+    async with ScriptedUpstream(resources=RESOURCES[:1]) as alpha:
+        count = iter(range(1000))
+
+        async def moving(exchange: Exchange) -> None:
+            await text(f"reading {next(count)}")(exchange)
+
+        alpha.on("resources/read", moving)
+        for server in (forward(alpha), alpha):
+            report = await doctor({"alpha": server}, tokens=[ANN, BOB], audited=True)
+            assert findings(report) == [("resources/read", "a:0", "unstable")]
+            assert audit_of(report).findings[0].next.startswith("no leak by itself")
+        assert "all callers are one and the same to it" in noted(report)
+        assert audit_of(report).callers == "two fetches alike"
+        static = [one for one in alpha.requests if not one.header("authorization")]
+        assert static
+
+
+async def test_what_the_settings_keep_private_already_is_a_note_and_what_they_share_is_audited() -> None:
+    """Not the upstream's word counts, but what the cache does."""
+    async with ScriptedUpstream(resources=RESOURCES[:1]) as alpha:
+        alpha.on("resources/read", by_caller(ann=text("ann"), bob=text("bob")))
+        servers = {"alpha": forward(alpha, share_public=False)}
+        report = await doctor(servers, tokens=[ANN, BOB], audited=True)
+        assert (findings(report), report.found) == ([], 0)
+        assert "resources/read a:0 is called public and is not" in noted(report)
+        alpha.on("resources/read", by_caller(ann=text("ann", "private"), bob=text("bob", "private")))
+        report = await doctor({"alpha": forward(alpha, scope="public")}, tokens=[ANN, BOB], audited=True)
+        assert findings(report) == [("resources/read", "a:0", "differs")]
+        assert audit_of(report).findings[0].next.startswith("take `scope: public` out of")
+
+
+async def test_with_one_token_the_other_caller_has_none() -> None:
+    """Who is served from the cache, too; with two it is a note; with none nothing can be told apart."""
+    async with ScriptedUpstream(resources=RESOURCES[:1]) as alpha:
+        alpha.on("*", by_caller(other=status(401), ann=default, bob=default))
+        servers = {"alpha": forward(alpha)}
+        report = await doctor(servers, tokens=[ANN], audited=True)
+        assert ("resources/read", "a:0", "refused") in findings(report)
+        assert "a caller without a token is refused it (HTTP 401)" in audit_of(report).findings[0].what
+        report = await doctor(servers, tokens=[ANN, BOB], audited=True)
+        assert findings(report) == []
+        assert "it refuses callers without a token (HTTP 401)" in noted(report)
+        report = await doctor(servers, audited=True)
+        assert "give two callers' with --token-env A --token-env B" in noted(report)
+
+
+async def test_reads_are_bounded_and_what_was_left_is_said() -> None:
+    """No more than --max-reads, and none at 0."""
+    async with ScriptedUpstream(resources=RESOURCES) as alpha:
+        for most in (2, 0):
+            alpha.requests.clear()
+            report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True, max_reads=most)
+            asked = alpha.seen("resources/read")
+            assert len(asked) == 2 * most + 1  # one to see the hints
+            assert audit_of(report).unread == 3 - most
+            assert f"{3 - most} of 3 resources were not read: --max-reads {most}" in noted(report)
+
+
+async def test_what_could_not_be_compared_is_to_be_mended() -> None:
+    """An audit that saw nothing must not say that all is well; one failure is asked about again."""
+    async with ScriptedUpstream(resources=RESOURCES[:1]) as alpha:
+        for answers in ({"ann": text("x"), "bob": status(500)}, {"other": status(500)}):
+            alpha.on("resources/read", by_caller(**{"ann": status(500), "bob": status(500)} | answers))
+            report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True)
+            assert "resources/read a:0 could not be compared" in said(report)[0]
+        alpha.on("resources/read", text("x"))
+        alpha.once("resources/read", default, status(501), status(501))
+        report = await doctor({"alpha": forward(alpha)}, tokens=[ANN, BOB], audited=True)
+        assert (report.found, audit_of(report).compared) == (0, 6)
+
+
+async def test_what_an_upstream_does_not_have_is_said() -> None:
+    """No list is asked for that it does not declare."""
+    async with ScriptedUpstream(tools=[tool("a")]) as alpha:
+        alpha.capabilities = {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        report = await doctor({"alpha": alpha})
+        assert report.upstreams[0].items == {
+            "tools": 1,
+            "prompts": None,
+            "resources": None,
+            "templates": None,
+        }
+        assert "it declares no prompts and no resources" in noted(report)
+        assert "io.modelcontextprotocol/tasks, which is not relayed" in noted(report)
+        assert not alpha.seen("resources/list")
+
+
+# As a command
+
+
+async def test_the_command_prints_a_table_or_json_and_no_token(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: Any
+) -> None:
+    """Exit code 1 when something is to be mended; progress and the last word go to stderr."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("ANN", "TOK-ANN-SECRET")
+    monkeypatch.setenv("BOB", "TOK-BOB-SECRET")
+    async with ScriptedUpstream(tools=[tool("a")], resources=RESOURCES[:1]) as alpha:
+        file = tmp_path / "gateway.yaml"
+        file.write_text(
+            f"upstreams: {{alpha: {{url: '{alpha.url}', auth: forward, cache: {{share_public: true}}}}}}"
+        )
+        asked = ["doctor", "--config", str(file), "--audit", "--token-env", "ANN", "--token-env", "BOB"]
+        assert await asyncio.to_thread(main, asked) == 0
+        out, err = capsys.readouterr()
+        assert out.splitlines()[0] == "upstreams"
+        assert "alpha  up     modern  2026-07-28  forward: accepted" in out
+        assert "alpha: what is cached" in out
+        assert "0 found" in out
+        assert "... alpha: 1 of 1 resources compared" in err
+        alpha.on("resources/read", by_caller(ann=text("ann"), bob=text("bob")))
+        assert await asyncio.to_thread(main, asked) == 1
+        out, err = capsys.readouterr()
+        assert "next: upstreams.alpha.cache: {share_public: false}" in out
+        assert err.splitlines()[-2:] == [
+            "error: 1 thing to be mended", "next: do what the lines beginning with next say"
+        ]  # fmt: skip
+        assert await asyncio.to_thread(main, [*asked, "--json"]) == 1
+        out, err = capsys.readouterr()
+        report = json.loads(out)
+        assert (report["ok"], report["audit"][0]["findings"][0]["kind"]) == (False, "differs")
+        assert report["upstreams"][0]["items"]["tools"] == 1
+        assert "SECRET" not in out + err + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "next"),
+    [
+        (["--endpoint", "/nope"], "use --endpoint /mcp"),
+        (["--token-env", "NOT_SET"], "export NOT_SET=TOKEN"),
+        (["--audit", "--token-env", "SAME", "--token-env", "SAME"], "those of two callers"),
+        (["--token-env", "A", "--token-env", "B"], "two go with --audit"),
+        (["--audit", "--token-env", "A", "--token-env", "B", "--token-env", "C"], "two callers are compared"),
+    ],
+)
+def test_a_wrong_question_is_said_and_asks_nobody(
+    arguments: list[str],
+    next: str,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit code 2."""
+    monkeypatch.setenv("SAME", "TOK-ANN-SECRET")
+    file = tmp_path / "gateway.yaml"
+    file.write_text("upstreams: {a: 'http://127.0.0.1:9/mcp'}")
+    assert main(["doctor", "--config", str(file), *arguments]) == 2
+    assert next in capsys.readouterr().err
