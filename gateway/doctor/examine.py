@@ -27,6 +27,7 @@ from gateway.doctor.findings import (
     judged,
     kept_call,
     names_of,
+    never_kept,
     rules_without_a_tool,
 )
 from gateway.protocol.call import Reason, UpstreamName
@@ -220,6 +221,7 @@ class _Examiner:
         await asyncio.gather(*(self._list(method) for method in KINDS if self._offers(method)))
         self.checkup.cache.sort(key=lambda kept: list(METHODS).index(kept.method))
         await self._read()
+        self.checkup.cache += never_kept(self.checkup.capabilities)
         for tool, call in self._settings.cache.calls.items():
             self.checkup.cache.append(kept_call(tool, call.ttl, call.scope, self._rules))
         if "tools/list" in self.listings:

@@ -127,6 +127,15 @@ def kept_call(tool: str, ttl: float, scope: str, rules: Rules) -> Kept:
     return Kept(CALL, tool, None, None, keeps, ttl, "public" if shared else "private", why, ("calls",))
 
 
+def never_kept(capabilities: Sequence[str]) -> Iterator[Kept]:
+    """Yield what no hint makes the cache keep, of what an upstream serves."""
+    if "tools" in capabilities:
+        why = "calls are kept only of the tools that cache.calls names"
+        yield Kept(CALL, None, None, None, "never", 0.0, "private", why)
+    if "prompts" in capabilities:
+        yield Kept("prompts/get", None, None, None, "never", 0.0, "private", "prompts are never kept")
+
+
 def names_of(
     endpoint: str,
     config: Config,

@@ -7,6 +7,7 @@ from gateway.doctor.findings import KINDS, Audited, Checkup, Kept, Report
 Row = tuple[str, ...]
 Table = Sequence[Row]
 
+_WITHOUT_HINTS = ("tools/call", "prompts/get")
 _KEEPS = {"shared": "shared", "own": "each caller's", "never": "not kept"}
 
 
@@ -48,7 +49,7 @@ def _upstream(one: Checkup) -> Row:
 
 def _kept(one: Kept) -> Row:
     what = one.method if one.target is None else f"{one.method} {one.target}"
-    if one.rules == ("calls",):
+    if one.method in _WITHOUT_HINTS:
         return (what, "-", _KEEPS[one.keeps], one.why)
     ttl = "no ttlMs" if one.ttl_said is None else f"ttlMs {one.ttl_said}"
     by_rule = f", by {' and '.join(one.rules)}" if one.rules else ""

@@ -31,32 +31,35 @@ def command(config: Path, *arguments: str, **env: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-async def list_tools(running: RunningGateway) -> None:
+async def list_prompts(running: RunningGateway) -> None:
     async with Client(running.endpoint, mode=VERSION, cache=None) as client:
-        await client.list_tools()
+        await client.list_prompts()
 
 
 async def test_one_round_of_asking_why_and_forgetting(
     demo: RunningGateway, demo_upstreams: str, tmp_path: Path
 ) -> None:
-    """Absent, then a hit, then forgotten; for the token that is in the environment as for nobody."""
+    """Absent, then a hit, then forgotten; for the token that is in the environment as for nobody.
+
+    Of prompts, whose lists live for minutes: so many processes may take longer than a list of tools lives.
+    """
     config = tmp_path / "gateway.yaml"
     config.write_text(f"admin: {demo.admin.removeprefix('http://')}\nupstreams: {demo_upstreams}\n")
 
     def explained(*options: str, **env: str) -> tuple[str, str]:
-        code, out, err = command(config, "explain", "--json", *options, "tools/list", **env)
+        code, out, err = command(config, "explain", "--json", *options, "prompts/list", **env)
         assert code == 0, err
         said = json.loads(out)
         return said["verdict"], said["reason"]
 
     assert explained() == ("MISS", "absent")
-    await list_tools(demo)
+    await list_prompts(demo)
     assert explained() == ("HIT", "fresh")
     assert explained("--token-env", "TOK", TOK="a-token-of-a-test") == ("HIT", "fresh")
-    code, out, _ = command(config, "explain", "tools/list")
-    assert (code, out.splitlines()[0]) == (0, "/mcp tools/list for anonymous: HIT fresh")
-    code, out, _ = command(config, "purge", "notes", "--method", "tools/list")
-    assert (code, out.split()) == (0, ["forgotten:", "notes", "tools/list"])
+    code, out, _ = command(config, "explain", "prompts/list")
+    assert (code, out.splitlines()[0]) == (0, "/mcp prompts/list for anonymous: HIT fresh")
+    code, out, _ = command(config, "purge", "notes", "--method", "prompts/list")
+    assert (code, out.split()) == (0, ["forgotten:", "notes", "prompts/list"])
     assert explained() == ("MISS", "generation")
     assert command(config, "explain", "tools/nope")[0] == 2
 

@@ -103,6 +103,8 @@ async def test_a_healthy_upstream_is_described_and_nothing_is_to_be_mended() -> 
             "resources/list": shared,
             "resources/templates/list": shared,
             "resources/read": ("60000", "private", "own"),
+            "tools/call": (None, None, "never"),
+            "prompts/get": (None, None, "never"),
         }
         assert (report.found, report.redis, report.audit) == (0, None, None)
         assert told == ["alpha: asking", "alpha: up, tools 2, prompts 0, resources 3, templates 0"]
