@@ -49,6 +49,7 @@ from gateway.settings.values import (
     HeaderName,
     HostText,
     KeyPrefix,
+    Label,
     ListenAddress,
     NameLength,
     Namespace,
@@ -62,6 +63,7 @@ from gateway.settings.values import (
     Secret,
     Separator,
     Size,
+    StateSize,
     Text,
     UpstreamUrl,
     Wait,
@@ -296,6 +298,8 @@ class Upstream(Model):
     """Which protocol the upstream speaks; auto asks it."""
     prefix: Prefix
     """The namespace of its names and URIs; by default the key. "" = none."""
+    label: Label | None = None
+    """What stands in brackets before every question it asks users; by default the key. "" = nothing."""
     auth: Auth = Auth()
     """What the gateway presents to it."""
     timeout: Wait = 30.0
@@ -414,6 +418,12 @@ class Limits(Model):
     """Elements read of one upstream's list before it counts as endless."""
     instructions: Count = 16_384
     """Characters of all upstreams' instructions together; longer ones are cut."""
+    input_wait: Wait = 600.0
+    """How long a client may take to bring what an upstream asked its user for."""
+    anonymous_input_wait: Wait = 300.0
+    """The same for callers without a token, whose answer anybody could bring."""
+    request_state: StateSize = 256 * 2**10
+    """The largest state that an upstream which asks may leave with a client; at most 512KiB."""
     keep_alive: Wait = 15.0
     """A comment is sent on a stream that was silent this long."""
     request_head: Wait = 10.0

@@ -9,26 +9,27 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from typing import assert_never
 
 from gateway.cache.responses import Cached
 from gateway.core.capabilities import relayable
 from gateway.core.catalogue import Caller, Catalogue
+from gateway.core.dialogue import Dialogue, Refused, Turn, unknown_state
 from gateway.core.directory import PUBLIC, Directory, Target
 from gateway.core.federation import Federation
 from gateway.core.results import (
+    Asking,
     Dressed,
-    InputRequired,
-    InvalidResult,
     completion_target,
     dress_error,
     dress_notice,
     made,
     normalise,
-    refuse_input,
     rewrite_params,
 )
 from gateway.core.reuse import origin, reuse
 from gateway.core.router import Namespace, uri_problem
+from gateway.core.shapes import InvalidResult
 from gateway.protocol.call import (
     Answer,
     Call,
@@ -76,6 +77,7 @@ class Courier:
         pool: UpstreamPool,
         catalogue: Catalogue,
         directory: Directory,
+        dialogue: Dialogue,
         metrics: Metrics,
         server_info: bytes,
         clock: Callable[[], float],
@@ -84,6 +86,7 @@ class Courier:
         self._pool = pool
         self._catalogue = catalogue
         self._directory = directory
+        self._dialogue = dialogue
         self._metrics = metrics
         self._server_info = server_info
         self._clock = clock
@@ -98,27 +101,30 @@ class Courier:
         arguments = call.params.get("arguments")
         if arguments is not None and not is_null(arguments) and bytes(memoryview(arguments)[:1]) != b"{":
             raise McpError(INVALID_PARAMS, "arguments must be an object")
+        turn = self._dialogue.resume(call, caller.principal)
         self._directory.check_offered(call.method, row)
         list_method = _LISTED_BY[call.method]
         target = await self._directory.find(list_method, name, caller)
         _check_headers(call, target)
         try:
-            return await self._called(call, caller, emit, target)
+            return await self._called(turn, caller, emit, target)
         except StaleSchema:
             target = await self._directory.reread(list_method, name, caller)
         try:
-            return await self._called(call, caller, emit, target)
+            return await self._called(turn, caller, emit, target)
         except StaleSchema:
             raise UpstreamUnavailable(
                 target.upstream, Reason.PROTOCOL, "it refuses the headers that its own schema asks for"
             ) from None
 
-    async def _called(self, call: Call, caller: Caller, emit: Emit, target: Target) -> Answer:
+    async def _called(self, turn: Turn, caller: Caller, emit: Emit, target: Target) -> Answer:
         """Return a tool's or prompt's answer, from the cache if the operator wants this tool's kept there."""
-        upstream, original = target.upstream, target.original
+        call, upstream, original = turn.call, target.upstream, target.original
+        if turn.upstream not in (None, upstream):
+            raise unknown_state()  # the name has become another upstream's since
         if call.method != "tools/call" or not self._catalogue.keeps_calls(upstream, original):
             return await self._asked(call, caller.principal, emit, upstream, original, target)
-        if "requestState" in call.params or "inputResponses" in call.params:
+        if turn.goes_on:
             answer = await self._asked(call, caller.principal, emit, upstream, original, target)
             return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
         declared = self._declared(call)
@@ -145,21 +151,31 @@ class Courier:
         problem = uri_problem(uri)
         if problem is not None:
             raise McpError(INVALID_PARAMS, f"uri: {problem}")
+        turn = self._dialogue.resume(call, caller.principal)
         self._directory.check_offered(call.method, row)
-        found = await self._directory.owner(uri, caller)
+        found = await self._owner(turn, uri, caller)
         if found is None:
             raise _no_resource(uri)
         upstream, original = found
+        if turn.goes_on:
+            answer = await self._asked(turn.call, caller.principal, emit, upstream, original)
+            return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
         try:
-            if "requestState" in call.params or "inputResponses" in call.params:
-                answer = await self._asked(call, caller.principal, emit, upstream, original)  # C-03
-                return Answer(answer.result, Reuse("bypass", "mrtr"))
             return await self._cached_read(call, caller, emit, upstream, original)
         except McpError as error:
             if error.code == INVALID_PARAMS and is_null(error.data):
                 # The URI is the only thing a read names, and clients look for it there (F-16).
                 raise McpError.with_data(INVALID_PARAMS, error.message, {"uri": uri}) from None
             raise
+
+    async def _owner(self, turn: Turn, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
+        """Return who is asked: whoever it was before, even if another has come to list the same URI."""
+        if turn.upstream is None:
+            return await self._directory.owner(uri, caller)
+        original = self._federation.namespaces[turn.upstream].original_uri(uri)
+        if original is None:
+            raise unknown_state()  # the upstream's prefix has changed since
+        return turn.upstream, original
 
     async def _cached_read(
         self, call: Call, caller: Caller, emit: Emit, upstream: UpstreamName, original: str
@@ -187,13 +203,16 @@ class Courier:
         self, call: Call, caller: Caller, upstream: UpstreamName, cached: Cached, uri: str | None = None
     ) -> Dressed:
         """Return a kept result as this endpoint's clients are given it, made once per entry."""
+        if cached.reason == "incomplete":  # a question, if anything: of this caller alone (C-03)
+            result = cached.entry.result
+            return self._normalised(call, caller.principal, upstream, result, caller.principal.partition)
         key = f"{call.method} {self._federation.endpoint}"
         dressed = cached.entry.derived.get(key)
         if not isinstance(dressed, Dressed):
             everyone = cached.entry.scope == "public"
             partition = PUBLIC if everyone else caller.principal.partition
             try:
-                dressed = self._normalised(call, partition, upstream, cached.entry.result)
+                dressed = self._normalised(call, caller.principal, upstream, cached.entry.result, partition)
             except UpstreamUnavailable:
                 if cached.source != "bypass":  # what no client can read must not be kept for its ttl
                     await self._catalogue.forget(upstream, call.method, "catalogue", uri)
@@ -234,7 +253,8 @@ class Courier:
         except McpError as error:
             await self._doubt(call, upstream, error)
             raise self._outward(error, upstream, call) from None
-        return Answer(self._normalised(call, principal.partition, upstream, reply.result).segments())
+        dressed = self._normalised(call, principal, upstream, reply.result, principal.partition)
+        return Answer(dressed.segments())
 
     def _request(
         self,
@@ -269,18 +289,32 @@ class Courier:
         return relay
 
     def _normalised(
-        self, call: Call, partition: Partition | None, upstream: UpstreamName, result: Json
+        self,
+        call: Call,
+        principal: Principal,
+        upstream: UpstreamName,
+        result: Json,
+        partition: Partition | None,
     ) -> Dressed:
+        """Return what this caller is given; `partition` are those who may be shown the URIs in it (F-11)."""
         namespace = self._federation.namespaces[upstream]
         shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
         try:
-            return normalise(call.method, result, namespace=shown, server_info=self._server_info)
+            outcome = normalise(call.method, result, namespace=shown, server_info=self._server_info)
+            match outcome:
+                case Dressed():
+                    return outcome
+                case Asking():
+                    return self._dialogue.ask(
+                        call, principal, outcome, namespace=shown, server_info=self._server_info
+                    )
+                case never:
+                    assert_never(never)
         except InvalidResult as error:
             log.warning("upstream %s: invalid result of %s: %s", upstream, call.method, error)
             self._metrics.dropped(upstream, "response")
-            if isinstance(error, InputRequired):
-                declared = call.meta.capabilities
-                raise refuse_input(error.needs, namespace=namespace, declared=declared) from None
+            if isinstance(error, Refused):
+                raise error.told from None
             raise UpstreamUnavailable(upstream, Reason.PROTOCOL, f"{call.method}: {error}") from None
 
     def _outward(self, error: McpError, upstream: UpstreamName, call: Call) -> McpError:

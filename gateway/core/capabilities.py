@@ -15,11 +15,8 @@ from gateway.protocol.jsonrpc import Json, Malformed, canonical, encode, is_null
 UI = "io.modelcontextprotocol/ui"
 TASKS = "io.modelcontextprotocol/tasks"
 
-INPUTS = frozenset({"elicitation.form", "elicitation.url", "sampling", "sampling.tools", "roots"})
-"""Every way an upstream may ask the client back; `sampling.context` stays out (U-14, M-24)."""
-
-RELAYED: frozenset[str] = frozenset()
-"""The ways to ask back that the gateway carries: none while `input_required` is not relayed, then INPUTS."""
+RELAYED = frozenset({"elicitation.form", "elicitation.url", "sampling", "sampling.tools", "roots"})
+"""The ways to ask the client back that the gateway carries; `sampling.context` stays out (U-14, M-24)."""
 
 RELAYED_EXTENSIONS = frozenset({UI})
 """The extensions whose messages the gateway understands well enough to carry (K-01, K-13)."""
@@ -97,7 +94,9 @@ def digest_of(capabilities: bytes) -> str:
 
 def undeclared(required: Json, declared: Json) -> bytes | None:
     """Return which of the required capabilities the client did not declare, None when it did all of them."""
-    there = {feature: _parts(feature, raw) for feature, raw in _present(declared).items() if _is_object(raw)}
+    there = {
+        feature: _offered(feature, raw) for feature, raw in _present(declared).items() if _is_object(raw)
+    }
     missing: dict[str, dict[str, dict[str, object]]] = {}
     for feature, raw in _present(required).items():
         parts = _parts(feature, raw)
@@ -120,15 +119,15 @@ def is_well_formed(capabilities: Json) -> bool:
     )
 
 
-def asked_of(input_requests: Json | None) -> bytes:
+def asked_of(requests: Mapping[str, Json]) -> bytes:
     """Return the capabilities a client needs to fulfil these inputRequests (M-05)."""
     needs: dict[str, dict[str, dict[str, object]]] = {}
-    for raw in _present(input_requests).values() if input_requests is not None else ():
+    for raw in requests.values():
         request = _present(raw)
         params = _present(request["params"]) if "params" in request else _NOTHING
         match text_of(request.get("method")):
             case "elicitation/create":
-                mode = "url" if text_of(params.get("mode")) == "url" else "form"
+                mode = text_of(params.get("mode")) or "form"
                 needs.setdefault("elicitation", {})[mode] = {}
             case "sampling/createMessage":
                 sampling = needs.setdefault("sampling", {})
@@ -181,8 +180,13 @@ def _modes(elicitation: Mapping[str, Json]) -> frozenset[str]:
 
 
 def _parts(feature: str, raw: Json) -> frozenset[str]:
+    parts = frozenset(_present(raw))
+    return parts or frozenset({"form"}) if feature == "elicitation" else parts
+
+
+def _offered(feature: str, raw: Json) -> frozenset[str]:
     parts = _present(raw)
-    return _modes(parts) if feature == "elicitation" else frozenset(parts)
+    return frozenset(parts) | (_modes(parts) if feature == "elicitation" else frozenset())
 
 
 def _present(raw: Json) -> Mapping[str, msgspec.Raw]:

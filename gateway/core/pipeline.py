@@ -19,6 +19,7 @@ from gateway.core import discover
 from gateway.core.addressed import Courier
 from gateway.core.capabilities import TASKS, list_profile, undeclared
 from gateway.core.catalogue import Caller, Catalogue, Part
+from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
@@ -102,6 +103,7 @@ class Pipeline:
             pool=pool,
             catalogue=catalogue,
             directory=self._directory,
+            dialogue=Dialogue(federation, config, seal),
             metrics=metrics,
             server_info=server_info,
             clock=clock,
@@ -285,7 +287,7 @@ class Pipeline:
             if _weight(snapshot) <= self._snapshots.maxsize:
                 self._snapshots[owner, view.digest] = snapshot
             cursor = encode_cursor(Cursor(call.method, following, view.digest, self._federation.endpoint))
-            token = self._seal.seal("cursor", cursor, bound_to=_bound(principal), ttl=_CURSOR_TTL)
+            token = self._seal.seal("cursor", cursor, bound_to=holder(principal), ttl=_CURSOR_TTL)
             members["nextCursor"] = encode(token)
         dressed = self._joined(call.method, members, snapshot.failures)
         now = self._clock()
@@ -307,7 +309,7 @@ class Pipeline:
         try:
             if token is None:
                 raise Malformed("not a string")
-            cursor = decode_cursor(self._seal.open("cursor", token, bound_to=_bound(principal)))
+            cursor = decode_cursor(self._seal.open("cursor", token, bound_to=holder(principal)))
         except (SealBroken, Malformed):
             raise McpError(INVALID_PARAMS, "cursor: not one of ours, or too old") from None
         if (cursor.method, cursor.endpoint) != (call.method, self._federation.endpoint):
@@ -390,10 +392,6 @@ def _least(hints: Iterable[tuple[float, Scope]], *, partial: bool) -> tuple[floa
 
 def _remaining_ms(expires: float, now: float) -> int:
     return max(0, int((expires - now) * 1000))
-
-
-def _bound(principal: Principal) -> bytes:
-    return (principal.partition or "").encode()
 
 
 def _all_failed(method: str, failures: Failures[UpstreamName]) -> Exception:

@@ -5,13 +5,27 @@ mean "absent" are dropped (E-28); every other value stays the text it came as. A
 to is spliced whole, and a 15 MB picture is passed over, never decoded or copied: results are segments.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Never, Protocol, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Never
 
-import msgspec
-
-from gateway.core.capabilities import asked_of, is_well_formed, undeclared
+from gateway.core.capabilities import is_well_formed, undeclared
+from gateway.core.shapes import (
+    BLOCK,
+    CONTENTS,
+    MESSAGE,
+    Changes,
+    InvalidResult,
+    Pieces,
+    Shape,
+    UriSpace,
+    is_array,
+    is_object,
+    object_pieces,
+    revised_array,
+    revised_members,
+    segments_of,
+)
 from gateway.protocol.call import (
     HOP_META,
     LOG_LEVELS,
@@ -19,7 +33,6 @@ from gateway.protocol.call import (
     META_SERVER_INFO,
     Notice,
     Scope,
-    UpstreamName,
 )
 from gateway.protocol.jsonrpc import (
     HEADER_MISMATCH,
@@ -40,34 +53,12 @@ from gateway.protocol.jsonrpc import (
     is_null,
     items,
     join,
-    member_start,
     split,
     text_of,
 )
 from gateway.protocol.methods import METHODS
 
 _NO_MEMBERS: Mapping[str, Never] = {}
-
-
-class UriSpace(Protocol):
-    """What rewriting needs to know about an upstream; the router's Namespace is one."""
-
-    @property
-    def upstream(self) -> UpstreamName: ...
-
-    def expose_uri(self, uri: str) -> str: ...
-
-
-class InvalidResult(Malformed):
-    """A result no client could be given; the upstream broke the protocol, and the message says how (E-09)."""
-
-
-class InputRequired(InvalidResult):
-    """A result that asks the client back, which is not relayed; `needs` are the capabilities that takes."""
-
-    def __init__(self, needs: bytes) -> None:
-        super().__init__("the upstream asks for input that was not offered to it")
-        self.needs = needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +82,23 @@ class Dressed:
         return (*self.head, b',"ttlMs":%d,"cacheScope":"%s"}' % (ttl_ms or 0, (scope or "private").encode()))
 
 
-def dress(
-    method: str,
-    result: Json,
-    *,
-    namespace: UriSpace,
-    server_info: Json,
-    ttl_ms: int | None = None,
-    scope: Scope | None = None,
-) -> tuple[Json, ...]:
-    """Return an upstream's result as the client is given it; raises as `normalise` does."""
-    return normalise(method, result, namespace=namespace, server_info=server_info).segments(ttl_ms, scope)
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A result that asks the client back instead of answering, as its upstream wrote it (M-01)."""
+
+    members: Members
 
 
-def normalise(method: str, result: Json, *, namespace: UriSpace, server_info: Json) -> Dressed:
+def normalise(method: str, result: Json, *, namespace: UriSpace, server_info: Json) -> Dressed | Asking:
     """Return an upstream's result rewritten, all but the hints, which differ from hit to hit.
 
-    Raises InvalidResult for what no client could read or was not asked for, InputRequired among it.
+    One that asks back is left to whoever may pass it on. Raises InvalidResult for what no client could read
+    or was not asked for.
     """
     try:
         members = split(result)
-        _check_kind(method, members)
+        if _kind(method, members) == "input_required":
+            return Asking(members)
         changes = _payload_changes(method, members, namespace)
         return made(method, members, server_info=server_info, changes=changes)
     except InvalidResult:
@@ -126,7 +113,7 @@ def made(
     *,
     server_info: Json,
     own_meta: Members = _NO_MEMBERS,
-    changes: "Mapping[str, Pieces | None]" = _NO_MEMBERS,
+    changes: Changes = _NO_MEMBERS,
 ) -> Dressed:
     """Return a result of the gateway's own making, or an upstream's with `changes`, ready for clients.
 
@@ -141,9 +128,9 @@ def made(
         "cacheScope": None,
     }
     row = METHODS.get(method)
-    pieces = _object_pieces(members, wanted)
+    pieces = object_pieces(members, wanted)
     pieces.pop()  # the closing brace: the hints come before it
-    return Dressed(row is not None and row.cacheable, _segments(pieces))
+    return Dressed(row is not None and row.cacheable, segments_of(pieces))
 
 
 def rewrite_params(method: str, params: Members, target: str) -> dict[str, Json]:
@@ -229,7 +216,10 @@ def dress_error(error: McpError, *, namespace: UriSpace, declared: Json) -> McpE
         case code if code == MISSING_CLIENT_CAPABILITY:
             return _missing_capability(error.message, data, namespace, declared)
         case code if code == LEGACY_URL_ELICITATION_REQUIRED:
-            return refuse_input(b'{"elicitation":{"url":{}}}', namespace=namespace, declared=declared)
+            missing = undeclared(b'{"elicitation":{"url":{}}}', declared)
+            if missing is not None:
+                return missing_capability(missing)
+            return _failure(namespace, "asks for input in the way of an older revision")
         case code if code in _RESERVED:
             original: dict[str, Json] = {"code": encode(code), "message": encode(error.message)}
             if data is not None:
@@ -239,53 +229,11 @@ def dress_error(error: McpError, *, namespace: UriSpace, declared: Json) -> McpE
             return McpError(code, error.message, data)
 
 
-def refuse_input(needs: Json, *, namespace: UriSpace, declared: Json) -> McpError:
-    """Return what a caller is told when an upstream wants input: what it lacks, or that we do not relay."""
-    missing = undeclared(needs, declared)
-    if missing is None:
-        return _failure(namespace, "asks for input that this gateway does not relay")
-    return McpError(
-        MISSING_CLIENT_CAPABILITY,
-        "Missing required client capability",
-        join({"requiredCapabilities": missing}),
-    )
+def missing_capability(missing: Json, message: str = "Missing required client capability") -> McpError:
+    """Return what a caller is told whose client cannot do what these capabilities stand for."""
+    return McpError(MISSING_CLIENT_CAPABILITY, message, join({"requiredCapabilities": missing}))
 
 
-Pieces: TypeAlias = list[Json]
-"""A JSON text cut into runs, to be written one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the gateway knows about one kind of object, and only that: everything else passes."""
-
-    optional: frozenset[str] = frozenset()
-    """Protocol fields where null means absent."""
-    uris: frozenset[str] = frozenset()
-    inside: "Mapping[str, Shape]" = field(default_factory=dict)
-    """Members that hold such an object, or an array of them."""
-    by_type: "Mapping[str, Shape] | None" = None
-    """The shapes of a union, by the value of its `type`; a type not listed here is not touched (K-03)."""
-
-
-_ANNOTATIONS = Shape(frozenset({"audience", "priority", "lastModified"}))
-_ICON = Shape(frozenset({"mimeType", "sizes", "theme"}))
-_CONTENTS = Shape(frozenset({"_meta", "mimeType", "text", "blob"}), uris=frozenset({"uri"}))
-_PLAIN_BLOCK = Shape(frozenset({"_meta", "annotations"}), inside={"annotations": _ANNOTATIONS})
-_BLOCK = Shape(
-    by_type={
-        "text": _PLAIN_BLOCK,
-        "image": _PLAIN_BLOCK,
-        "audio": _PLAIN_BLOCK,
-        "resource": Shape(_PLAIN_BLOCK.optional, inside={"annotations": _ANNOTATIONS, "resource": _CONTENTS}),
-        "resource_link": Shape(
-            frozenset({"_meta", "annotations", "title", "description", "mimeType", "size", "icons"}),
-            uris=frozenset({"uri"}),
-            inside={"annotations": _ANNOTATIONS, "icons": _ICON},
-        ),
-    }
-)
-_MESSAGE = Shape(inside={"content": _BLOCK})
 _ERROR_DATA = Shape(uris=frozenset({"uri"}))
 _COMPLETION = Shape(frozenset({"total", "hasMore"}))
 
@@ -297,6 +245,8 @@ _OUR_FAULT = frozenset({HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, PARSE_ERR
 _RESERVED = range(-32099, -32019)
 """Codes the specification keeps for itself; those it has not defined never reach a client (E-11)."""
 
+_STRING, _NUMBER = b'"', b"-0123456789"
+"""What values of these kinds begin with."""
 _CORE_NOTIFICATIONS = frozenset(
     {
         "notifications/cancelled",
@@ -313,29 +263,19 @@ _CORE_NOTIFICATIONS = frozenset(
     }
 )
 
-_OBJECT, _ARRAY = b"{["
-_STRING, _NUMBER = b'"', b"-0123456789"
-"""What values of these kinds begin with."""
-_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
-
-def _check_kind(method: str, members: Members) -> None:
-    """Raise unless the result is complete (E-09): nothing else is asked for, so nothing else is legal."""
+def _kind(method: str, members: Members) -> Literal["complete", "input_required"]:
+    """Return what kind of result it is; raises for one that was not asked for (E-09)."""
     raw = members.get("resultType")
-    if is_null(raw):
-        return
-    kind = text_of(raw)
+    kind = "complete" if is_null(raw) else text_of(raw)
     if kind == "complete":
-        return
+        return "complete"
     if kind != "input_required":
         raise InvalidResult("resultType is not one that was asked for")  # T-02: a task neither
     row = METHODS.get(method)
     if row is None or not row.may_ask:
         raise InvalidResult(f"input_required is no answer to {method}")  # M-01
-    requests = members.get("inputRequests")
-    if not _is(requests, _OBJECT) and text_of(members.get("requestState")) is None:
-        raise InvalidResult("input_required without inputRequests or requestState")  # M-02
-    raise InputRequired(asked_of(requests))
+    return "input_required"
 
 
 def _payload_changes(method: str, members: Members, namespace: UriSpace) -> dict[str, Pieces | None]:
@@ -346,13 +286,13 @@ def _payload_changes(method: str, members: Members, namespace: UriSpace) -> dict
             content = members.get("content")
             changes: dict[str, Pieces | None] = {"content": [b"[]"]} if is_null(content) else {}
             if not is_null(content):
-                changes = _array_changes("content", members, _BLOCK, namespace)
+                changes = _array_changes("content", members, BLOCK, namespace)
             return changes | _without_nulls(members, "isError")
         case "prompts/get":
-            messages = _array_changes("messages", members, _MESSAGE, namespace)
+            messages = _array_changes("messages", members, MESSAGE, namespace)
             return messages | _without_nulls(members, "description")
         case "resources/read":
-            return _array_changes("contents", members, _CONTENTS, namespace)
+            return _array_changes("contents", members, CONTENTS, namespace)
         case "completion/complete":
             return _completion_changes(members.get("completion"), namespace)
     return {}
@@ -364,15 +304,15 @@ def _without_nulls(members: Members, key: str) -> dict[str, Pieces | None]:
 
 def _array_changes(key: str, members: Members, shape: Shape, namespace: UriSpace) -> dict[str, Pieces | None]:
     raw = members.get(key)
-    if raw is None or not _is(raw, _ARRAY):
+    if raw is None or not is_array(raw):
         raise InvalidResult(f"{key} is not an array")  # K-04
-    pieces = _revised_array(raw, shape, namespace)
+    pieces = revised_array(raw, shape, namespace)
     return {} if pieces is None else {key: pieces}
 
 
 def _completion_changes(raw: Json | None, namespace: UriSpace) -> dict[str, Pieces | None]:
-    completion: Members = split(raw) if raw is not None and _is(raw, _OBJECT) else {}
-    if not _is(completion.get("values"), _ARRAY):
+    completion: Members = split(raw) if raw is not None and is_object(raw) else {}
+    if not is_array(completion.get("values")):
         raise InvalidResult("completion.values is not an array")
     values = items(completion["values"])
     if len(values) > MAX_COMPLETIONS:
@@ -381,101 +321,8 @@ def _completion_changes(raw: Json | None, namespace: UriSpace) -> dict[str, Piec
             key: raw for key, raw in completion.items() if not (key in _COMPLETION.optional and is_null(raw))
         }
         return {"completion": [join({**kept, "values": shown, "hasMore": b"true"})]}
-    pieces = _revised_members(completion, _COMPLETION, namespace)
+    pieces = revised_members(completion, _COMPLETION, namespace)
     return {} if pieces is None else {"completion": pieces}
-
-
-def _revised(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
-    """Return an object or an array of objects as the client is given it, None when it may stay as it is."""
-    if _is(raw, _ARRAY):
-        return _revised_array(raw, shape, namespace)
-    return _revised_members(split(raw), shape, namespace) if _is(raw, _OBJECT) else None
-
-
-def _revised_array(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
-    try:
-        elements = _objects.decode(raw)
-    except msgspec.DecodeError:  # an element is no object: nothing is known about it
-        revised = [
-            _revised_members(split(element), shape, namespace) if _is(element, _OBJECT) else None
-            for element in items(raw)
-        ]
-    else:
-        revised = [_revised_members(members, shape, namespace) for members in elements]
-    if all(pieces is None for pieces in revised):
-        return None
-    # The elements' own texts are needed only beside one that changed: one pass over the text less.
-    texts: Iterable[Json] = items(raw) if None in revised else (b"" for _ in revised)
-    written: Pieces = []
-    for text, pieces in zip(texts, revised, strict=True):
-        written.append(b"," if written else b"[")
-        written.extend([text] if pieces is None else pieces)
-    written.append(b"]")
-    return written
-
-
-def _revised_members(members: Members, shape: Shape, namespace: UriSpace) -> Pieces | None:
-    if shape.by_type is not None:
-        known = shape.by_type.get(_type_of(members))
-        if known is None:
-            return None
-        shape = known
-    changes: dict[str, Pieces | None] = {}
-    for key, raw in members.items():
-        if key in shape.optional and is_null(raw):
-            changes[key] = None
-        elif key in shape.uris:
-            uri = text_of(raw)
-            exposed = uri if uri is None else namespace.expose_uri(uri)
-            if exposed != uri:
-                changes[key] = [encode(exposed)]
-        elif key in shape.inside:
-            pieces = _revised(raw, shape.inside[key], namespace)
-            if pieces is not None:
-                changes[key] = pieces
-    return _object_pieces(members, changes) if changes else None
-
-
-def _type_of(members: Members) -> str:
-    try:
-        return text_of(members.get("type")) or ""
-    except Malformed:  # a lone surrogate: no type anybody knows
-        return ""
-
-
-def _object_pieces(members: Members, changes: Mapping[str, Pieces | None]) -> Pieces:
-    """Return the object of these members in their order, the changed ones changed, new ones at the end."""
-    pieces: Pieces = []
-    for key in dict.fromkeys((*members, *changes)):
-        value: Pieces | None = changes[key] if key in changes else [members[key]]
-        if value is not None:
-            pieces.append(member_start(key))
-            pieces.extend(value)
-    if not pieces:
-        return [b"{}"]
-    pieces[0] = b"{" + bytes(pieces[0])[1:]
-    pieces.append(b"}")
-    return pieces
-
-
-_SPLICED = 64 * 1024
-"""Below this a run is copied into its neighbours (a few microseconds), above it is a segment of its own."""
-
-
-def _segments(pieces: Pieces) -> tuple[Json, ...]:
-    segments: list[Json] = []
-    run: Pieces = []
-    for piece in pieces:
-        if len(piece) < _SPLICED:
-            run.append(piece)
-            continue
-        if run:
-            segments.append(b"".join(run))
-            run = []
-        segments.append(piece)
-    if run:
-        segments.append(b"".join(run))
-    return tuple(segments)
 
 
 def _result_meta(raw: Json | None, own: Members) -> bytes:
@@ -486,17 +333,17 @@ def _result_meta(raw: Json | None, own: Members) -> bytes:
 
 def _foreign_meta(raw: Json | None) -> dict[str, Json]:
     """Return the members that no hop owns, nulls among them (E-27); none when `_meta` is no object."""
-    if raw is None or not _is(raw, _OBJECT):
+    if raw is None or not is_object(raw):
         return {}
     return {key: value for key, value in split(raw).items() if key not in HOP_META}
 
 
 def _exposed_data(data: Json, namespace: UriSpace) -> Json:
     """Return an error's data with its `uri` exposed, the very text when there is none (F-12)."""
-    if not _is(data, _OBJECT):
+    if not is_object(data):
         return data
     try:
-        pieces = _revised_members(split(data), _ERROR_DATA, namespace)
+        pieces = revised_members(split(data), _ERROR_DATA, namespace)
     except Malformed:
         return data
     return data if pieces is None else b"".join(pieces)
@@ -504,7 +351,7 @@ def _exposed_data(data: Json, namespace: UriSpace) -> Json:
 
 def _missing_capability(message: str, data: Json | None, namespace: UriSpace, declared: Json) -> McpError:
     """Return -32021 when it names something the caller did not declare; else the gateway is what lacks it."""
-    named = split(data) if data is not None and _is(data, _OBJECT) else {}
+    named = split(data) if data is not None and is_object(data) else {}
     required = named.get("requiredCapabilities")
     missing = undeclared(required, declared) if required is not None else None
     if required is None or missing is None:
@@ -532,7 +379,3 @@ def _loud_enough(level: Json | None, wanted: str | None) -> bool:
 
 def _is_number(raw: Json | None) -> bool:
     return raw is not None and memoryview(raw)[0] in _NUMBER
-
-
-def _is(raw: Json | None, opening: int) -> bool:
-    return raw is not None and memoryview(raw)[0] == opening

@@ -36,6 +36,8 @@ _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
 _ORIGIN = r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._*-]+|\[[0-9a-f:.%]+\])(?::[0-9]{1,5})?"
 _HOST = r"(?:[a-z0-9._*-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
 _KEY_PREFIX = r"[A-Za-z0-9_.:/-]{1,32}"
+_LABEL = r"[^\x00-\x1f\x7f]{0,64}"
+_LARGEST_STATE = 512 * 2**10
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
@@ -93,6 +95,12 @@ def _not_zero(amount: float) -> float:
     if not amount:
         raise ValueError("expected more than 0")
     return amount
+
+
+def _fits_a_token(size: int) -> int:
+    if size > _LARGEST_STATE:
+        raise ValueError("expected at most 512KiB")
+    return size
 
 
 def parse_size(value: object) -> object:
@@ -291,6 +299,12 @@ def _exposed_name(value: str) -> str:
     return value
 
 
+def _label(value: str) -> str:
+    if not re.fullmatch(_LABEL, value):
+        raise ValueError("expected at most 64 characters in one line")
+    return value
+
+
 def _separator(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,8}", value):
         raise ValueError("expected 1 to 8 characters of A-Z a-z 0-9 _ - .")
@@ -393,6 +407,10 @@ Wait = Annotated[float, BeforeValidator(parse_duration), AfterValidator(_not_zer
 Size = Annotated[int, BeforeValidator(parse_size), _SIZE_SCHEMA]
 """Bytes inside, `64KiB 64MiB` in the file."""
 PositiveSize = Annotated[int, BeforeValidator(parse_size), AfterValidator(_not_zero), _SIZE_SCHEMA]
+StateSize = Annotated[
+    int, BeforeValidator(parse_size), AfterValidator(_not_zero), AfterValidator(_fits_a_token), _SIZE_SCHEMA
+]
+"""A PositiveSize that fits into a sealed token."""
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
 Flag = Annotated[bool, BeforeValidator(_true_or_false)]
 """`true` or `false` and nothing else."""
@@ -416,6 +434,7 @@ HeaderName = Annotated[str, AfterValidator(_header_name)]
 CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|".join(CACHEABLE))]
 Text = Annotated[str, Field(min_length=1)]
 ExposedName = Annotated[str, AfterValidator(_exposed_name)]
+Label = Annotated[str, AfterValidator(_label), _text_schema(_LABEL)]
 Separator = Annotated[str, AfterValidator(_separator), _text_schema(r"[A-Za-z0-9_.-]{1,8}")]
 Namespace = Annotated[str, AfterValidator(_namespace), _text_schema(_NAMESPACE.pattern)]
 Prefix = Annotated[str, AfterValidator(_prefix), _text_schema(f"(?:{_NAMESPACE.pattern})?")]

@@ -101,7 +101,7 @@ async def test_a_retry_with_input_responses_goes_past_the_cache():
         ScriptedUpstream(resources=RESOURCES) as alpha,
         running({"alpha": alpha}, clock=Clock()) as gateway,
     ):
-        answer = await gateway.ask("resources/read", {"uri": "alpha+a:1", "requestState": "x"})
+        answer = await gateway.ask("resources/read", {"uri": "alpha+a:1", "inputResponses": {}})
         assert said(answer) == ("bypass; reason=mrtr", "no-store", None)
 
 

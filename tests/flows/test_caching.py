@@ -243,8 +243,8 @@ async def test_a_floor_alone_is_never_shared():
 
 
 async def test_lists_vary_by_the_capabilities_sent_upstream():
-    """A client without `ui` never gets a list fetched for one that has it; other capabilities do not
-    split the cache, since they are not relayed (C-06, C-07)."""
+    """A client without `ui` never gets a list fetched for one that has it; capabilities that are not
+    relayed do not split the cache (C-06, C-07)."""
 
     async def by_extension(exchange):
         apps = "io.modelcontextprotocol/ui" in exchange.received.meta[f"{META}clientCapabilities"].get(
@@ -257,7 +257,9 @@ async def test_lists_vary_by_the_capabilities_sent_upstream():
         for _ in range(2):
             assert (await gateway.ask("tools/list", capabilities=UI)).names == ["alpha__app"]
             assert (await gateway.ask("tools/list")).names == ["alpha__plain"]
-            assert (await gateway.ask("tools/list", capabilities={"roots": {}})).names == ["alpha__plain"]
+            assert (await gateway.ask("tools/list", capabilities={"experimental": {"x": {}}})).names == [
+                "alpha__plain"
+            ]
         assert len(alpha.seen("tools/list")) == 2
         assert (await gateway.ask("tools/call", {"name": "alpha__app"}, capabilities=UI)).code == -32602
         assert len(alpha.seen("tools/call")) == 1, "routed: a name known to one profile is not unknown"
@@ -348,8 +350,9 @@ def asks_for_input(**members):
 
 
 async def test_input_required_is_not_stored():
-    """Nor shown: it is not relayed yet, and the error says which capability is missing, or that it is not."""
-    elicit = {"k": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}}
+    """Whatever hints it carries, and whether the caller could answer it or not (C-03)."""
+    schema = {"type": "object", "properties": {}}
+    elicit = {"k": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}}
     async with (
         ScriptedUpstream(resources=[{"uri": "a:1", "name": "one"}]) as alpha,
         running({"alpha": alpha}, clock=Clock()) as gateway,
@@ -357,19 +360,18 @@ async def test_input_required_is_not_stored():
         alpha.on("resources/read", asks_for_input(inputRequests=elicit))
         lacking = await gateway.ask("resources/read", {"uri": "alpha+a:1"}, token=ANN)
         assert (lacking.status, lacking.code) == (400, -32021)
-        assert lacking.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
         able = await gateway.ask(
             "resources/read", {"uri": "alpha+a:1"}, token=ANN, capabilities={"elicitation": {}}
         )
-        assert able.code == -32603
+        assert able.result["resultType"] == "input_required"
         alpha.reset()
         assert (await gateway.ask("resources/read", {"uri": "alpha+a:1"}, token=ANN)).status == 200
         assert len(alpha.seen("resources/read")) == 3
 
 
-@pytest.mark.parametrize("extra", [{"requestState": "s"}, {"inputResponses": {"k": {"action": "accept"}}}])
-async def test_a_retry_with_input_is_neither_looked_up_nor_stored(extra):
+async def test_a_retry_with_input_is_neither_looked_up_nor_stored():
     """A warm entry does not answer it, and its answer warms nothing (C-03)."""
+    extra = {"inputResponses": {"k": {"action": "accept"}}}
     async with (
         ScriptedUpstream(resources=[{"uri": "a:1", "name": "one"}, {"uri": "a:2", "name": "two"}]) as alpha,
         running({"alpha": alpha}, clock=Clock()) as gateway,

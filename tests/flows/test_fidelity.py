@@ -477,8 +477,8 @@ async def test_an_upstream_is_told_only_what_the_gateway_relays():
     """What it cannot carry is not declared; settings of what it can are (U-13)."""
     declared = {
         "elicitation": {},
-        "sampling": {"tools": {}},
-        "roots": {},
+        "sampling": {"tools": {}, "context": {}},
+        "roots": {"listChanged": True},
         "experimental": {"x": {"y": 1}},
         "extensions": {
             "io.modelcontextprotocol/ui": {"mimeTypes": ["a/b"]},
@@ -490,6 +490,9 @@ async def test_an_upstream_is_told_only_what_the_gateway_relays():
         await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=declared)
         told = (await alpha.arrived("tools/call")).meta[f"{META}clientCapabilities"]
         assert told == {
+            "elicitation": {},
+            "sampling": {"tools": {}},
+            "roots": {},
             "experimental": {"x": {"y": 1}},
             "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["a/b"]}},
         }
@@ -506,8 +509,8 @@ async def test_a_result_of_a_kind_nobody_asked_for_is_the_upstreams_fault(kind):
 
 
 async def test_input_members_travel_only_with_the_methods_that_ask():
-    """requestState and inputResponses reach tools/call and prompts/get, and no completion (M-07)."""
-    extra = {"requestState": "s==", "inputResponses": {"k": {"action": "accept", "content": {"n": 1.0}}}}
+    """inputResponses reach calls and prompts, but no completion; nor is a state read there (M-07)."""
+    extra = {"inputResponses": {"k": {"action": "accept", "content": {"n": 1.0}}}}
     async with (
         ScriptedUpstream(tools=[tool("a")], prompts=[{"name": "p"}]) as alpha,
         running({"alpha": alpha}) as gateway,
@@ -515,10 +518,11 @@ async def test_input_members_travel_only_with_the_methods_that_ask():
         await gateway.ask("tools/call", {"name": "alpha__a", **extra})
         await gateway.ask("prompts/get", {"name": "alpha__p", **extra})
         ref = {"ref": {"type": "ref/prompt", "name": "alpha__p"}, "argument": {"name": "a", "value": ""}}
-        await gateway.ask("completion/complete", {**ref, **extra})
+        await gateway.ask("completion/complete", {**ref, **extra, "requestState": "s=="})
         assert extra.items() <= (await alpha.arrived("tools/call")).params.items()
         assert extra.items() <= (await alpha.arrived("prompts/get")).params.items()
-        assert not extra.keys() & (await alpha.arrived("completion/complete")).params.keys()
+        sent = (await alpha.arrived("completion/complete")).params
+        assert not {"inputResponses", "requestState"} & sent.keys()
 
 
 # Leaving

@@ -514,7 +514,7 @@ def test_a_value_in_the_example_is_the_default() -> None:
     bare = load("upstreams: {a: http://a}", env={})
     for name in set(Config.model_fields) - {"upstreams", "endpoints"}:
         assert getattr(config, name) == getattr(bare, name), name
-    named = {"url", "prefix", "auth", "cache", "tools"}
+    named = {"url", "prefix", "label", "auth", "cache", "tools"}
     for name in set(Upstream.model_fields) - named:
         assert getattr(config.upstreams["github"], name) == getattr(bare.upstreams["a"], name), name
 

@@ -29,11 +29,13 @@ PURE = (
     "cache/policy",
     "core/access",
     "core/audit",
+    "core/dialogue",
     "core/discover",
     "core/lists",
     "core/results",
     "core/reuse",
     "core/router",
+    "core/shapes",
     "doctor/findings",
     "doctor/text",
 )
