@@ -140,7 +140,13 @@ def _shared(
         return None
     return replicated(
         parse_redis_url(cache.redis.get_secret_value()),
-        Sharing(cache.redis_timeout, cache.redis_prefix, cache.redis_entry, cache.private_in_redis),
+        Sharing(
+            cache.redis_timeout,
+            cache.redis_prefix,
+            cache.redis_entry,
+            cache.private_in_redis,
+            linger=cache.stale_if_error,
+        ),
         memory=memory,
         seal=seal,
         background=background,

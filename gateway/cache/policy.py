@@ -184,6 +184,14 @@ def upstream_of(key: Key) -> UpstreamName:
     return UpstreamName(key[2 if key[0] == "private" else 1] or "")
 
 
+def topic_of(key: Key) -> Topic:
+    """Return a topic that whatever lies under a key depends on, and as little else as can be."""
+    method, target = key[-4], key[-3]
+    if method == READ:
+        return (READ, target or "")
+    return ("public", method or "") if key[0] == "public" else (method or "",)
+
+
 def list_key(lookup: Lookup) -> Key:
     """Return the name of the whole list a page belongs to: all its pages carry one scope (C-23)."""
     return (lookup.upstream, lookup.settings, lookup.method, lookup.profile, lookup.version)

@@ -27,6 +27,8 @@ UNKNOWN = 2**62
 
 _KEPT_MS = 7 * 86_400_000
 _CHANGES = "changes"
+_MOST_OWED = 100
+"""Topics of one upstream that are told one by one; of more, everything is."""
 
 _PRELUDE = """
 local t = redis.call('TIME')
@@ -104,7 +106,8 @@ class RedisGenerations:
         self._histories: dict[UpstreamName, History] = {}
         self._synced: dict[UpstreamName, int] = {}
         """The session in which an upstream's count was read last."""
-        self._untold: set[UpstreamName] = set()
+        self._untold: dict[UpstreamName, set[Topic]] = {}
+        self._paying: asyncio.Task[None] | None = None
         self._epoch = 0
         bus.subscribe(_CHANGES, self._heard)
         bus.watch(self.moved)
@@ -127,13 +130,17 @@ class RedisGenerations:
 
     def knows(self, upstream: UpstreamName) -> bool:
         """Whether no change of this upstream can have happened that is not known here."""
-        return self._bus.hears and self._synced.get(upstream) == self._bus.session
+        known = self._synced.get(upstream) == self._bus.session and upstream not in self._untold
+        return known and self._bus.hears
 
     async def ready(self, upstream: UpstreamName) -> bool:
         """Return the same after reading the count, if that is all that is missing."""
         if self.knows(upstream):
             return True
         if not self._bus.hears:
+            return False
+        if upstream in self._untold:
+            self._pay()
             return False
         session, history = self._bus.session, self._history(upstream)
         answer = await self._redis.run(SYNC, [self.key(upstream)], [history.moment])
@@ -159,7 +166,7 @@ class RedisGenerations:
         return self._history(upstream).moment
 
     def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
-        if self._synced.get(upstream) != self._bus.session or not self._bus.hears:
+        if not self.knows(upstream):
             return UNKNOWN
         return self._histories[upstream].latest(topics)
 
@@ -178,12 +185,33 @@ class RedisGenerations:
 
     async def tell_the_untold(self) -> bool:
         """Catch up, at the beginning of a session; whether Redis and everybody else know all changes now."""
-        for upstream in list(self._untold):
-            self._untold.discard(upstream)
-            if not await self._tell(upstream, (EVERYTHING,)):
-                self._untold.add(upstream)
+        for upstream, topics in list(self._untold.items()):
+            told = tuple(topics)
+            if not await self._tell(upstream, told):
                 return False
+            topics.difference_update(told)
+            if not topics:
+                del self._untold[upstream]
         return True
+
+    def owe(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
+        """Have topics count as changed, for everybody, before anything of this upstream is known again."""
+        owed = self._untold.setdefault(upstream, set())
+        owed.update(topics)
+        if EVERYTHING in owed or len(owed) > _MOST_OWED:
+            owed.clear()
+            owed.add(EVERYTHING)
+        self.moved()
+        self._pay()
+
+    def _pay(self) -> None:
+        """Tell what is owed, now if that can be; else the next session begins with it."""
+        if self._bus.hears and (self._paying is None or self._paying.done()):
+            self._paying = self._background.start(self._paid(), name="tell what is owed")
+
+    async def _paid(self) -> None:
+        if not await self.tell_the_untold():
+            self._bus.distrust()
 
     def key(self, upstream: UpstreamName) -> str:
         """Return where the counts of an upstream lie; all of its keys are in one slot of a Cluster."""
@@ -201,9 +229,7 @@ class RedisGenerations:
         if not await self._tell(upstream, topics):
             history = self._history(upstream)
             history.record(topics, history.moment + 1)
-            self._untold.add(upstream)
-            self.moved()
-            self._bus.distrust()
+            self.owe(upstream, (EVERYTHING,))
 
     async def _tell(self, upstream: UpstreamName, topics: Sequence[Topic]) -> bool:
         count = await self._count(upstream, topics)

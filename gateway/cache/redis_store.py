@@ -7,7 +7,8 @@ good as fetched at the count it was compared with.
 
 Times are Redis's own. A writer says how long a result still lives and what Redis's clock should show now; a
 value that comes late, through a Redis that stood still, lives shorter by that. A reader derives what remains
-from the remaining life of the key, counted from before it asked. So no result outlives its ttl.
+from the remaining life of the key, counted from before it asked. So no result outlives its ttl. A key lives
+on while its writer lets results stand in for an upstream that is down; what is found then is expired.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.cache.policy import Entry, Key, Override, Topic, Verdict, judge, upstream_of
+from gateway.cache.policy import Entry, Key, Override, Topic, Verdict, judge, topic_of, upstream_of
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.stores import MemoryStore
 from gateway.protocol.call import Scope, UpstreamName
@@ -61,11 +62,11 @@ GET = Script(
     _PRELUDE
     + """
     if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return {now, n} end
-    local entry = redis.call('HMGET', KEYS[1], 'v', 'g', 't')
+    local entry = redis.call('HMGET', KEYS[1], 'v', 'g', 't', 'l')
     local left = redis.call('PTTL', KEYS[1])
-    if left < 1 or not entry[1] or not entry[2] or not entry[3] then return {now, n} end
+    if left < 1 or not entry[1] or not entry[2] or not entry[3] or not entry[4] then return {now, n} end
     if stale(tonumber(entry[2]), entry[3]) then return {now, n} end
-    return {now, n, left, entry[1], entry[2], entry[3]}
+    return {now, n, left, entry[1], entry[2], entry[3], entry[4]}
     """,
 )
 PUT = Script(
@@ -75,8 +76,8 @@ PUT = Script(
     local left = tonumber(ARGV[4]) - math.max(0, now - tonumber(ARGV[5]))
     if left < 1 or stale(tonumber(ARGV[2]), ARGV[3]) then return {now, n, 0} end
     redis.call('UNLINK', KEYS[1])
-    redis.call('HSET', KEYS[1], 'v', ARGV[1], 'g', ARGV[2], 't', ARGV[3])
-    redis.call('PEXPIRE', KEYS[1], left)
+    redis.call('HSET', KEYS[1], 'v', ARGV[1], 'g', ARGV[2], 't', ARGV[3], 'l', ARGV[6])
+    redis.call('PEXPIRE', KEYS[1], left + ARGV[6])
     return {now, n, 1}
     """,
 )
@@ -150,12 +151,14 @@ class RedisStore:
         clock: Callable[[], float],
         *,
         largest: int,
+        linger: float = 0.0,
     ) -> None:
         self._redis = redis
         self._generations = generations
         self._seal = seal
         self._clock = clock
         self._largest = largest
+        self._linger = b"%d" % (linger * 1000)
         self._times: dict[UpstreamName, tuple[float, float]] = {}
         """What Redis's clock showed, in milliseconds, and ours when we read it."""
 
@@ -163,19 +166,22 @@ class RedisStore:
         return f"<RedisStore {self._redis!r}>"
 
     async def get(self, key: Key) -> Entry | None:
-        """Return what lies there and is not stale, as of the count it was compared with."""
+        """Return what lies there and nothing made stale, as of the count it was compared with.
+
+        It may be expired.
+        """
         upstream, asked = upstream_of(key), self._clock()
         place = self.place(key)
         answer = await self._ask(GET, upstream, place)
-        if answer is None or len(answer) < 6:
+        if answer is None or len(answer) < 7:
             return None
-        _, count, left, sealed, written, topics = answer
+        _, count, left, sealed, written, topics, linger = answer
         try:
-            entry = await self._open(sealed, _bound(place, written, topics))
+            entry = await self._open(sealed, _bound(place, written, topics, linger))
         except (SealBroken, Unreadable):
             return None
         # Never longer than what remains, whatever the key's expiry says.
-        remaining = min(left / 1000, entry.ttl)
+        remaining = min((left - int(linger)) / 1000, entry.ttl)
         return replace(entry, received=asked + remaining - entry.ttl, generation=int(count))
 
     async def put(self, key: Key, entry: Entry) -> Kept:
@@ -188,19 +194,19 @@ class RedisStore:
         place = self.place(key)
         written = b"%d" % entry.generation
         topics = b"".join(self._generations.digest(topic) for topic in entry.topics)
-        sealed = await self._close(entry, _bound(place, written, topics))
+        sealed = await self._close(entry, _bound(place, written, topics, self._linger))
         shown, read = self._times[upstream]
         now = self._clock()
         times = [entry.remaining_ms(now), int(shown + (now - read) * 1000)]
-        answer = await self._ask(PUT, upstream, place, sealed, written, topics, *times)
+        answer = await self._ask(PUT, upstream, place, sealed, written, topics, *times, self._linger)
         if answer is None:
             return "unanswered"
         return "kept" if len(answer) > 2 and answer[2] else "stale"
 
-    async def delete(self, key: Key) -> bool:
-        """Take away what lies there; whether there was something."""
+    async def delete(self, key: Key) -> bool | None:
+        """Take away what lies there; whether there was something, None when that is not known."""
         answer = await self._redis.run(DELETE, [self.place(key)], [])
-        return answer is not None and bool(answer[0])
+        return None if answer is None else bool(answer[0])
 
     def place(self, key: Key) -> str:
         """Return the name of an entry in Redis: of fixed length, and telling nothing (C-25)."""
@@ -282,6 +288,8 @@ class Tiered:
         there = await self._redis.get(key)
         if there is None:
             return here  # stale, and says so
+        if here is not None and self._outlasts(upstream, here, there):
+            return here
         if session == self._bus.session:
             await self._memory.put(key, there)
         return there
@@ -294,9 +302,18 @@ class Tiered:
         await self._memory.put(key, entry)
 
     async def delete(self, key: Key) -> None:
+        here = self._memory.peek(key) is not None
         self._memory.drop(key)
-        if self._shared(key) and self._generations.knows(upstream_of(key)) and await self._redis.delete(key):
-            await self._bus.announce(_DROPS, msgspec.msgpack.encode(key))
+        if not self._shared(key):
+            return
+        upstream = upstream_of(key)
+        there = await self._redis.delete(key) if self._generations.knows(upstream) else None
+        gone = there is not None
+        if there or (gone and here):
+            gone = await self._bus.announce(_DROPS, msgspec.msgpack.encode(key))
+        if not gone:
+            # It may be found again by whoever must not have it (C-20): what it depends on counts as changed.
+            self._generations.owe(upstream, (topic_of(key),))
 
     def _shared(self, key: Key) -> bool:
         return key[0] == "public" or self._private_in_redis
@@ -307,11 +324,17 @@ class Tiered:
         generation = self._generations.peek(upstream, entry.topics)
         return judge(entry, generation=generation, now=self._clock()) is Verdict.FRESH
 
+    def _outlasts(self, upstream: UpstreamName, here: Entry, there: Entry) -> bool:
+        """Whether what lies here, expired but not changed, is younger than what lies there."""
+        changed = here.generation < self._generations.peek(upstream, here.topics)
+        return not changed and here.received + here.ttl >= there.received + there.ttl
+
     def _dropped(self, message: bytes) -> None:
         self._memory.drop(msgspec.msgpack.decode(message, type=Key))
         self._generations.moved()
 
 
-def _bound(place: str, written: bytes, topics: bytes) -> bytes:
-    """Return what a sealed value belongs to: a value under another key, count or topics is nobody's."""
-    return b"".join(struct.pack(">I", len(part)) + part for part in (place.encode(), written, topics))
+def _bound(place: str, written: bytes, topics: bytes, linger: bytes) -> bytes:
+    """Return what a sealed value belongs to: one with another key, count, topics or end is nobody's."""
+    parts = (place.encode(), written, topics, linger)
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)

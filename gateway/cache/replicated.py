@@ -24,6 +24,8 @@ class Sharing:
     largest: int = 4 * 2**20
     private_in_redis: bool = False
     lease: float = LEASE
+    linger: float = 0.0
+    """Seconds for which what is expired stays in Redis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,6 @@ def replicated(
         redis, bus, seal, background, prefix=sharing.prefix, most_topics=most_topics
     )
     bus.prepare = generations.tell_the_untold
-    entries = RedisStore(redis, generations, seal, clock, largest=sharing.largest)
+    entries = RedisStore(redis, generations, seal, clock, largest=sharing.largest, linger=sharing.linger)
     store = Tiered(memory, entries, generations, bus, clock, private_in_redis=sharing.private_in_redis)
     return Replicated(redis, bus, generations, store, entries)

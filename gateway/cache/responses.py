@@ -301,6 +301,9 @@ class ResponseCache:
         hints = self._hints(lookup, result, now)
         self._metrics.cache_hints(lookup.upstream, lookup.method, overridden=bool(hints.overrides))
         if not hints.complete:
+            # The upstream has answered: nothing older stands in for that later (C-33).
+            await self._forget_expired(private_key(lookup))
+            await self._forget_expired(public_key(lookup))
             entry = Entry(bytes(result), now, 0.0, "private", moment)
             return _Landed(Cached(entry, "bypass", hints.why or "incomplete"), shared=False, public=False)
         topics = topics_for(lookup, result, hints.scope)

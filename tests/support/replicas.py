@@ -77,11 +77,12 @@ async def replica(
     most_topics: int = 10_000,
     linked: bool = True,
     tls: RedisTls | None = None,
+    stale_if_error: float = 0.0,
 ) -> AsyncIterator[Replica]:
     """Run one, linked to the others; the deadline is long for the sake of a busy test machine."""
     clock, background, metrics, seal = Clock(), Background(), Metrics(), Seal(keys)
-    memory = MemoryStore(2**24, clock)
-    sharing = Sharing(timeout, "mcpgw", largest, private_in_redis, lease)
+    memory = MemoryStore(2**24, clock, linger=stale_if_error)
+    sharing = Sharing(timeout, "mcpgw", largest, private_in_redis, lease, stale_if_error)
     parts = replicated(
         parse_redis_url(server.url),
         sharing,
@@ -94,7 +95,7 @@ async def replica(
         tls=tls,
     )
     flight = SingleFlight(background)
-    cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock)
+    cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock, stale_if_error)
     one = Replica(
         clock, parts.redis, parts.bus, parts.generations, memory, parts.entries, parts.store, cache, metrics
     )

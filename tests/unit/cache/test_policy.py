@@ -30,6 +30,7 @@ from gateway.cache.policy import (
     public_key,
     rules_for_call,
     storable,
+    topic_of,
     topics_for,
     topics_of,
     ttl_of,
@@ -579,3 +580,13 @@ def test_ancestors_are_few_and_shorter(uri: str) -> None:
 def test_any_bytes_as_contents_give_topics(raw: bytes) -> None:
     """A broken result is stale by its own uri at least."""
     assert ("resources/read", "file:///a") in topics_for(READ, raw, "private")
+
+
+@pytest.mark.parametrize("scope", ["public", "private"])
+@pytest.mark.parametrize("method", ["tools/list", "resources/read", "tools/call"])
+def test_what_lies_under_a_key_depends_on_the_topic_that_stands_for_it(method: str, scope: Scope) -> None:
+    """Where a result cannot be deleted, a change of that topic makes it stale."""
+    lookup = replace(READ, method=method, partition=Partition("ann"))
+    key = public_key(lookup) if scope == "public" else private_key(lookup)
+    assert key is not None
+    assert topic_of(key) in topics_for(lookup, b"{}", scope)

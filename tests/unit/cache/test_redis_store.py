@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from gateway.cache.policy import EVERYTHING, Entry, Lookup, Rules, private_key, public_key
-from gateway.cache.redis_store import Unreadable, pack, unpack
-from gateway.protocol.call import MODERN_VERSION, Partition, Reply, UpstreamName
+from gateway.cache.redis_store import DELETE, Unreadable, pack, unpack
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Change,
+    Partition,
+    Reason,
+    Reply,
+    UpstreamName,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import encode
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
 from tests.support.replicas import replica
 
 GH = UpstreamName("gh")
@@ -248,7 +256,7 @@ async def test_a_value_that_is_not_ours_is_a_miss(server: RedisServer, spoil: tu
     assert fetches(fill) == 2
 
 
-@pytest.mark.parametrize("field", ["v", "g", "t"])
+@pytest.mark.parametrize("field", ["v", "g", "t", "l"])
 async def test_a_value_with_one_thing_changed_is_a_miss(server: RedisServer, field: str) -> None:
     """Also when only the count or the topics were: they are under the seal."""
     fill = answering()
@@ -256,7 +264,7 @@ async def test_a_value_with_one_thing_changed_is_a_miss(server: RedisServer, fie
         await one.ask(LISTS, fill)
         key = await entry_key(server)
         was = await server.ask("HGET", key, field)
-        changed = b"%d" % (int(was) + 1) if field == "g" else was[:-1] + bytes([was[-1] ^ 1])
+        changed = b"%d" % (int(was) + 1) if field in "gl" else was[:-1] + bytes([was[-1] ^ 1])
         await server.ask("HSET", key, field, changed)
         assert await two.ask(LISTS, fill) == "miss absent"
 
@@ -378,6 +386,86 @@ async def test_when_a_scope_narrows_the_shared_copy_goes_everywhere(server: Redi
         assert two.cache.peek(LISTS) is None
         assert two.cache.epoch > epoch
         assert await two.store.get(public_key(LISTS)) is None
+
+
+async def test_a_shared_copy_that_could_not_be_deleted_is_stale(server: RedisServer) -> None:
+    """C-20: Redis did not answer, so what the copy depends on counts as changed; nothing else does."""
+    fill, other = answering(), replace(LISTS, method="prompts/list")
+    async with (
+        redis_proxy(server, [DELETE]) as proxy,
+        replica(server) as one,
+        replica(proxy, timeout=0.5) as two,
+    ):
+        for each, lookup in ((one, LISTS), (one, other), (two, LISTS)):
+            await each.ask(lookup, fill)
+        proxy.before["delete"] = asyncio.Event().wait  # type: ignore[assignment] # for ever
+        await two.store.delete(public_key(LISTS))
+        assert await two.ask(LISTS, fill) != "hit hit"
+        await two.until(lambda: "0 untold" in repr(two.generations))
+        assert one.cache.peek(LISTS) is None
+        assert one.cache.peek(other) is not None
+        assert await one.ask(LISTS, fill) == "miss generation"
+
+
+async def test_a_shared_copy_that_was_to_be_deleted_while_cut_off_is_stale_afterwards(
+    server: RedisServer,
+) -> None:
+    """Nothing is asked of Redis meanwhile; it is told as a change before the cache is one again."""
+    fill = answering()
+    async with replica(server) as one, replica(server) as two:
+        await one.ask(LISTS, fill)
+        two.bus.distrust()
+        await two.store.delete(public_key(LISTS))
+        await two.linked()
+        assert one.cache.peek(LISTS) is None
+        assert await one.ask(LISTS, fill) == "miss generation"
+
+
+async def test_an_evicted_copy_is_dropped_from_the_memories_too(server: RedisServer) -> None:
+    """Redis may have let go of what the replicas still hold."""
+    fill = answering()
+    async with replica(server) as one, replica(server) as two:
+        await one.ask(LISTS, fill)
+        await two.ask(LISTS, fill)
+        await server.ask("DEL", await entry_key(server))
+        await one.store.delete(public_key(LISTS))
+        assert two.cache.peek(LISTS) is None
+
+
+# While an upstream is down
+
+
+async def test_a_replica_that_never_fetched_it_can_bridge_an_outage(server: RedisServer) -> None:
+    """C-33: what expired stays in Redis for stale_if_error, and is never fresh there."""
+    fill = answering(ttl=200)
+
+    async def down() -> Reply:
+        raise UpstreamUnavailable(GH, Reason.CONNECT)
+
+    async with replica(server, stale_if_error=60.0) as one:
+        assert await one.ask(LISTS, fill) == "miss absent"
+        assert 55_000 < await server.ask("PTTL", await entry_key(server)) <= 60_200
+    async with replica(server, stale_if_error=60.0) as two, replica(server) as strict:
+        while (found := await two.shared.get(public_key(LISTS))) and found.remaining(two.clock()):  # noqa: ASYNC110 - it expires there
+            await asyncio.sleep(0.01)
+        assert await two.ask(LISTS, down) == "stale upstream-down"
+        with pytest.raises(UpstreamUnavailable):
+            await strict.ask(LISTS, down)
+        await two.cache.invalidate(Change(GH, "tools/list"))
+        with pytest.raises(UpstreamUnavailable):
+            await two.ask(LISTS, down)
+
+
+async def test_what_a_replica_holds_stands_in_before_an_older_copy_of_redis(server: RedisServer) -> None:
+    """The younger of two expired ones."""
+    async with replica(server, stale_if_error=60.0) as one:
+        await one.ask(LISTS, answering(ttl=50))
+        there = await one.shared.get(public_key(LISTS))
+        assert there is not None
+        one.clock.now += 1
+        here = replace(there, received=one.clock(), ttl=0.0, result=b"{}")
+        await one.memory.put(public_key(LISTS), here)
+        assert await one.store.get(public_key(LISTS)) is here
 
 
 async def test_a_replica_says_what_it_knows(server: RedisServer) -> None:

@@ -484,6 +484,19 @@ async def test_what_was_refused_once_never_stands_in(
             await f.get(BOB, upstream)
 
 
+@pytest.mark.parametrize("hints", [PUBLIC, PRIVATE])
+async def test_nothing_older_than_an_unfinished_answer_stands_in(hints: dict[str, object]) -> None:
+    """Who was asked for input is not given, when the upstream goes down after that, what there was before."""
+    f, upstream = Fixture(stale_if_error=300.0), Upstream(**hints)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.hints = {"resultType": "input_required"}
+    assert await f.ask(ANN, upstream) == "bypass incomplete"
+    upstream.error = DOWN
+    with pytest.raises(UpstreamUnavailable):
+        await f.get(ANN, upstream)
+
+
 async def test_what_changed_or_was_replaced_never_stands_in() -> None:
     """After an invalidation (C-30), and after a newer answer that must not be kept."""
     f, upstream = Fixture(stale_if_error=300.0), Upstream(**PRIVATE)
