@@ -9,11 +9,15 @@ event loop that the gateway uses, without access log.
 import argparse
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
 from aiohttp import ClientSession, TCPConnector, web
+
+SLOW_SECONDS = 0.1
+"""How long a list takes of an upstream called slow: longer than it takes 200 clients to have asked for it."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -48,12 +52,29 @@ def tools(name: str, count: int) -> list[dict[str, object]]:
     ]
 
 
+def resource(uri: str) -> dict[str, object]:
+    """Return a text of some 5 kB, kept for an hour, or not at all when its URI begins with live:."""
+    text = "A paragraph of a document, about as long as those of documents are, and one more. " * 60
+    hints = {"ttlMs": 0 if uri.startswith("live:") else 3_600_000, "cacheScope": "public"}
+    return {
+        "resultType": "complete",
+        **hints,
+        "contents": [{"uri": uri, "mimeType": "text/plain", "text": text}],
+    }
+
+
 def upstream() -> Handler:
-    """Return an MCP server per path: /NAME/COUNT/mcp has COUNT tools."""
+    """Return an MCP server per path: /NAME/COUNT/mcp has COUNT tools; one called slow takes its time.
+
+    A GET returns how often each path was asked for what.
+    """
     lists: dict[str, bytes] = {}
+    reads: dict[str, bytes] = {}
+    asked: Counter[str] = Counter()
     fresh = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "public"}
+    capabilities: dict[str, object] = {"tools": {}, "resources": {}}
     discover = json.dumps(
-        {**fresh, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}, separators=(",", ":")
+        {**fresh, "supportedVersions": ["2026-07-28"], "capabilities": capabilities}, separators=(",", ":")
     )
     answer = json.dumps(ANSWER, separators=(",", ":"))
 
@@ -64,10 +85,30 @@ def upstream() -> Handler:
             lists[path] = json.dumps(result, separators=(",", ":")).encode()
         return lists[path]
 
+    def read(uri: str) -> bytes:
+        if uri not in reads:
+            reads[uri] = json.dumps(resource(uri), separators=(",", ":")).encode()
+        return reads[uri]
+
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response(asked)
         message = json.loads(await request.read())
-        results = {"server/discover": discover.encode(), "tools/call": answer.encode()}
-        result = results.get(message["method"]) or listed(request.path)
+        asked[f"{request.path} {message['method']}"] += 1
+        match message["method"]:
+            case "server/discover":
+                result = discover.encode()
+            case "tools/call":
+                result = answer.encode()
+            case "resources/read":
+                result = read(message["params"]["uri"])
+            case "tools/list":
+                result = listed(request.path)
+                if request.path.startswith("/slow/"):
+                    await asyncio.sleep(SLOW_SECONDS)
+            case _:
+                error = {"code": -32601, "message": "Method not found"}
+                return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error}, status=404)
         body = b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(message["id"]).encode(), result)
         return web.Response(body=body, content_type="application/json")
 
