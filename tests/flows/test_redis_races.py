@@ -6,7 +6,7 @@ from the moment it was announced on, nobody may be served the one before.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,7 +17,7 @@ from gateway.cache.redis_store import DELETE, GET, PUT
 from gateway.protocol.call import MODERN_VERSION, Change, Partition, Reply, UpstreamName
 from gateway.protocol.jsonrpc import encode, value
 from gateway.support.bus import ANNOUNCE, CONFIRM
-from tests.support.redis import RedisProxy, RedisServer, redis_proxy, redis_server
+from tests.support.redis import RedisProxy, RedisServer, redis_for_many, redis_proxy
 from tests.support.replicas import Replica, replica
 
 GH = UpstreamName("gh")
@@ -65,10 +65,18 @@ async def assert_current(upstream: Upstream, lookup: Lookup, *replicas: Replica)
             assert await version(one, lookup, upstream) == upstream.version
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
+@pytest.fixture(scope="module")
+def process() -> Iterator[RedisServer]:
+    with redis_for_many() as server:
         yield server
+
+
+@pytest.fixture
+async def server(process: RedisServer) -> RedisServer:
+    # Debug mode notes a stack for each future, which took half of the time of these many small steps.
+    asyncio.get_running_loop().set_debug(False)
+    await process.clear()
+    return process
 
 
 @pytest.fixture

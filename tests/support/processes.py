@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""What is asked runs on this machine: http_proxy is about others."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -83,7 +86,7 @@ def _wait_until(ready: Callable[[], bool], what: str, program: Program, timeout:
 def status_of(url: str) -> int | None:
     """Return the HTTP status of a GET, None when nobody answers."""
     try:
-        with urllib.request.urlopen(url, timeout=1) as response:
+        with _DIRECTLY.open(url, timeout=1) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         error.close()

@@ -11,9 +11,10 @@ async with redis_server() as redis:
 import asyncio
 import os
 import signal
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,26 +30,32 @@ class RedisServer:
         self.folder = folder
         self._options = options
         self._config = config
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{folder}/redis.sock"
 
     async def begin(self) -> None:
         """Start it, and return once it answers."""
+        await asyncio.to_thread(self.start)
+
+    def start(self) -> None:
+        """Do the same where there is no event loop."""
         written_by_itself = [str(self.folder / "redis.conf")] if self._config else []
         for file in written_by_itself:
-            await asyncio.to_thread(Path(file).touch)
-        self._process = await asyncio.create_subprocess_exec(
-            "redis-server",
-            *written_by_itself,
-            *("--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder)),
-            *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            Path(file).touch()
+        self._process = subprocess.Popen(
+            [
+                "redis-server",
+                *written_by_itself,
+                *("--port", "0", "--unixsocket", f"{self.folder}/redis.sock", "--dir", str(self.folder)),
+                *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert self._process.stdout is not None
         written: list[bytes] = []
-        while line := await self._process.stdout.readline():
+        while line := self._process.stdout.readline():
             written.append(line)
             if b"eady to accept connections" in line or b"Sentinel ID is" in line:
                 return
@@ -56,12 +63,21 @@ class RedisServer:
 
     async def kill(self) -> None:
         """End it at once; what it held is gone unless it was saved."""
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """Do the same where there is no event loop."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            await process.communicate()
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        if process is not None:
+            process.communicate()
+
+    async def clear(self) -> None:
+        """Make it as new for the next test."""
+        await self.ask("FLUSHALL")
+        await self.ask("SCRIPT", "FLUSH")
 
     def freeze(self) -> None:
         """Let it accept and answer nothing, as a host without processor time does."""
@@ -169,6 +185,18 @@ async def redis_proxy(server: RedisServer, scripts: Sequence[Script]) -> AsyncIt
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+
+@contextmanager
+def redis_for_many() -> Iterator[RedisServer]:
+    """Run one server for many tests, each of which clears it first."""
+    with tempfile.TemporaryDirectory(prefix="redis-") as folder:
+        server = RedisServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @asynccontextmanager

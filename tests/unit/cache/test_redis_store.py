@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
@@ -24,7 +24,7 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import encode
-from tests.support.redis import RedisServer, redis_proxy, redis_server
+from tests.support.redis import RedisServer, redis_for_many, redis_proxy
 from tests.support.replicas import replica
 
 GH = UpstreamName("gh")
@@ -38,10 +38,16 @@ NUMBERS = (
 )
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[RedisServer]:
-    async with redis_server() as server:
+@pytest.fixture(scope="module")
+def process() -> Iterator[RedisServer]:
+    with redis_for_many() as server:
         yield server
+
+
+@pytest.fixture
+async def server(process: RedisServer) -> RedisServer:
+    await process.clear()
+    return process
 
 
 def answering(body: bytes | None = None, *, scope: str = "public", ttl: int = 60_000, pad: int = 0):
@@ -459,7 +465,8 @@ async def test_a_replica_that_never_fetched_it_can_bridge_an_outage(server: Redi
 async def test_what_a_replica_holds_stands_in_before_an_older_copy_of_redis(server: RedisServer) -> None:
     """The younger of two expired ones."""
     async with replica(server, stale_if_error=60.0) as one:
-        await one.ask(LISTS, answering(ttl=50))
+        await one.ask(LISTS, answering())
+        await server.ask("PEXPIRE", await entry_key(server), 60_000)  # all of it is stale_if_error
         there = await one.shared.get(public_key(LISTS))
         assert there is not None
         one.clock.now += 1
