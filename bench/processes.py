@@ -16,6 +16,9 @@ from pathlib import Path
 from socket import create_server
 from typing import Any
 
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""What is asked runs on this machine: http_proxy is about others."""
+
 ROOT = Path(__file__).resolve().parents[1]
 
 _SERIES = re.compile(r"^mcp_gateway_(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -49,7 +52,7 @@ class Server:
 def fetch(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
     """Return the answer to one request, a POST if it has a body."""
     request = urllib.request.Request(url, body, dict(headers or {}))
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with _DIRECTLY.open(request, timeout=30) as response:
         return bytes(response.read())
 
 
