@@ -11,6 +11,7 @@ before it is stale. A change that could not be told is told as a change of every
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -30,12 +31,16 @@ _CHANGES = "changes"
 _MOST_OWED = 100
 """Topics of one upstream that are told one by one; of more, everything is."""
 
-_PRELUDE = """
+MOST = 2**53 - 2**40
+"""Higher counts are not ours: beyond 2^53 Redis's numbers have gaps, and a count would stand still."""
+
+_PRELUDE = f"""
 local t = redis.call('TIME')
 local us = t[1] * 1000000 + t[2]
 local key, known = KEYS[1], tonumber(ARGV[1])
 if redis.call('TYPE', key).ok ~= 'hash' then redis.call('DEL', key) end
 local n, f = tonumber(redis.call('HGET', key, 'n')), tonumber(redis.call('HGET', key, 'f'))
+if not (n and f and 0 <= f and f <= n and n < {MOST}) then n, f = nil, nil end
 local function begin()
   n = math.max(n or 0, us, known + 1)
   local info = redis.pcall('INFO', 'server')
@@ -108,6 +113,7 @@ class RedisGenerations:
         """The session in which an upstream's count was read last."""
         self._untold: dict[UpstreamName, set[Topic]] = {}
         self._paying: asyncio.Task[None] | None = None
+        self._all_told = asyncio.Event()
         self._epoch = 0
         bus.subscribe(_CHANGES, self._heard)
         bus.watch(self.moved)
@@ -183,8 +189,16 @@ class RedisGenerations:
         telling = self._background.start(self._advance(upstream, tuple(topics)), name="tell of a change")
         await asyncio.shield(telling)
 
+    async def told(self, upstream: UpstreamName) -> None:
+        # Who is cut off as we are stops by himself when his lease is over; the others are told when we can.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._bus.lapse):
+                while upstream in self._untold:
+                    await self._all_told.wait()
+
     async def tell_the_untold(self) -> bool:
         """Catch up, at the beginning of a session; whether Redis and everybody else know all changes now."""
+        self.moved()  # what was begun while cut off may be older than a change that nobody told us of
         for upstream, topics in list(self._untold.items()):
             told = tuple(topics)
             if not await self._tell(upstream, told):
@@ -192,11 +206,14 @@ class RedisGenerations:
             topics.difference_update(told)
             if not topics:
                 del self._untold[upstream]
+        if not self._untold:
+            self._all_told.set()
         return True
 
     def owe(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
         """Have topics count as changed, for everybody, before anything of this upstream is known again."""
         owed = self._untold.setdefault(upstream, set())
+        self._all_told.clear()
         owed.update(topics)
         if EVERYTHING in owed or len(owed) > _MOST_OWED:
             owed.clear()

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from gateway.cache.policy import Entry, Key, Override, Topic, Verdict, judge, topic_of, upstream_of
-from gateway.cache.redis_generations import RedisGenerations
+from gateway.cache.redis_generations import MOST, RedisGenerations
 from gateway.cache.stores import MemoryStore
 from gateway.protocol.call import Scope, UpstreamName
 from gateway.support.bus import Bus
@@ -38,20 +38,22 @@ _THREAD_FROM = 256 * 2**10
 _DIGEST = 16
 _PURPOSE = "entry"
 
-_PRELUDE = """
+_PRELUDE = f"""
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local n, f
 if redis.call('TYPE', KEYS[2]).ok == 'hash' then
   n, f = tonumber(redis.call('HGET', KEYS[2], 'n')), tonumber(redis.call('HGET', KEYS[2], 'f'))
 end
-if not n or not f then return {now, -1} end
+if not (n and f and 0 <= f and f <= n and n < {MOST}) then return {{now, -1}} end
 local function stale(count, topics)
   if not count or count < f or #topics == 0 or #topics % 16 ~= 0 then return true end
-  local names = {}
+  local names = {{}}
   for i = 1, #topics, 16 do names[#names + 1] = string.sub(topics, i, i + 15) end
   for _, changed in ipairs(redis.call('HMGET', KEYS[2], unpack(names))) do
-    if changed and (tonumber(changed) or math.huge) > count then return true end
+    local at = tonumber(changed or 0)
+    if not (at and at <= n) then redis.call('DEL', KEYS[2]) return true end  -- spoilt: counted anew
+    if at > count then return true end
   end
   return false
 end

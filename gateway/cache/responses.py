@@ -33,7 +33,7 @@ from gateway.cache.policy import (
     topics_of,
 )
 from gateway.cache.stores import Generations, Store
-from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamUnavailable
+from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, McpError
 from gateway.support.metrics import Metrics
 
@@ -183,6 +183,10 @@ class ResponseCache:
         """Make everything stale that a change touches (C-30), also what is being fetched now (C-32)."""
         await self._generations.advance(change.upstream, topics_of(change))
         self._metrics.invalidated(change.upstream, change.cause)
+
+    async def told(self, upstream: UpstreamName) -> None:
+        """Return when nobody anywhere is served what a change has made stale, or after a lease at most."""
+        await self._generations.told(upstream)
 
     async def purge_public(self, lookup: Lookup) -> None:
         """Take back the public pages of a list of which another page is private, and share none for a while.

@@ -68,7 +68,14 @@ class Generations(Protocol):
         ...
 
     async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
-        """Count one change of these topics; on return every lookup anywhere finds older results stale."""
+        """Count one change of these topics; on return every lookup anywhere finds older results stale.
+
+        Except where that could not be told in time; `told` waits for that, too.
+        """
+        ...
+
+    async def told(self, upstream: UpstreamName) -> None:
+        """Return once nobody acts on what the changes counted here made stale; bounded."""
         ...
 
 
@@ -150,6 +157,9 @@ class MemoryGenerations:
         history = self._histories.setdefault(upstream, History(self._most_topics))
         history.record(topics, history.moment + 1)
         self.epoch += 1
+
+    async def told(self, upstream: UpstreamName) -> None:
+        """There is nobody else."""
 
 
 class History:

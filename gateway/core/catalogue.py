@@ -234,6 +234,7 @@ class Catalogue:
                 if mine in (None, rest[1]):
                     del self._rests[rest]
         await self._cache.invalidate(change)
+        await self._cache.told(change.upstream)
 
     def report(self, name: UpstreamName) -> Mapping[str, object]:
         """Return what is known of an upstream's lists, for the status: item counts, and what was left out."""

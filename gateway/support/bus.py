@@ -107,6 +107,11 @@ class Bus(Protocol):
         """A number that changes whenever something may have been missed."""
         ...
 
+    @property
+    def lapse(self) -> float:
+        """The seconds until whoever loses his link when we do no longer acts on what he remembers."""
+        ...
+
     def subscribe(self, topic: str, receive: Receive) -> None:
         """Have what other replicas announce under this topic handled, in order and at once."""
         ...
@@ -129,6 +134,7 @@ class LocalBus:
 
     hears = True
     session = 1
+    lapse = 0.0
 
     def __repr__(self) -> str:
         return "<LocalBus>"
@@ -245,6 +251,7 @@ class RedisBus:
         self._complained = False
         """Whether the log says already why there is no link."""
         self._begun = -inf
+        self._ended = -inf
         self._heard = -inf
         """When that was sent which came back over every line."""
         self._came_back: dict[str, float] = {}
@@ -260,6 +267,10 @@ class RedisBus:
     @property
     def hears(self) -> bool:
         return self._ready and self._clock() < self._heard + self._lease
+
+    @property
+    def lapse(self) -> float:
+        return self._lease if self._linked else max(0.0, self._ended + self._lease - self._clock())
 
     def subscribe(self, topic: str, receive: Receive) -> None:
         self._receivers.setdefault(topic, []).append(receive)
@@ -379,6 +390,7 @@ class RedisBus:
         if not self._linked:
             return
         self._linked = self._ready = False
+        self._ended = self._clock()
         self._metrics.redis_linked(False)
         for pending in self._pending.values():
             pending.cut_off()

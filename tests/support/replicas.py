@@ -45,6 +45,7 @@ class Replica:
     memory: MemoryStore
     shared: RedisStore
     store: Tiered
+    flight: SingleFlight
     cache: ResponseCache
     metrics: Metrics
 
@@ -97,7 +98,16 @@ async def replica(
     flight = SingleFlight(background)
     cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock, stale_if_error)
     one = Replica(
-        clock, parts.redis, parts.bus, parts.generations, memory, parts.entries, parts.store, cache, metrics
+        clock,
+        parts.redis,
+        parts.bus,
+        parts.generations,
+        memory,
+        parts.entries,
+        parts.store,
+        flight,
+        cache,
+        metrics,
     )
     parts.start()
     try:

@@ -5,7 +5,9 @@ The cache must then answer from exactly that fetch, and whatever it hands to who
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -55,19 +57,30 @@ RULES = (
     Rules(min_ttl={"tools/list": 30.0}, max_ttl=50.0),
 )
 PLENTY, SCARCE = 2**24, 4000
+NUMBERS = b',"n":[1.0,1,1e2,-0,9007199254740993,18446744073709551616,0.1000000000000000055511151231257827]}'
+"""The end of every result: what a parser would spell anew."""
+
 BOUNDS = (0.0, 0.0, 20.0, 600.0)
 """How long a result may stand in for an upstream that is down."""
 
+ANSWERS: Mapping[str, st.SearchStrategy[Any]] = {
+    "ttl": st.sampled_from(TTLS),
+    "scope": st.sampled_from(["public", "public", "private", "private", None]),
+    "complete": st.sampled_from([True] * 7 + [False]),
+    "uris": st.frozensets(st.sampled_from(URIS), max_size=2),
+    "size": st.sampled_from([10, 10, 1000, 5000]),
+}
 Question = tuple[str, str | None]
 
 
 @dataclass(eq=False)
 class Waiter:
-    """A caller who asked, and how many changes had been announced by then."""
+    """A caller who asked, how many changes had been announced by then, and of which replica."""
 
     caller: str | None
     question: Question
     changes: int
+    at: int = 0
     task: asyncio.Task[Cached] = field(init=False)
 
 
@@ -79,6 +92,7 @@ class Fetch:
     leader: Waiter
     changes: int
     reply: asyncio.Future[Reply]
+    raw: bytes = b""
     received: float = 0.0
     ttl: float = 0.0
     scope: str = "private"
@@ -126,11 +140,7 @@ class CacheMachine(RuleBasedStateMachine):
         expected = self.servable(caller, question)
         begun = len(self.fetches)
         waiter = Waiter(caller, question, len(self.changes))
-        method, target = question
-        partition = None if caller is None else Partition(caller)
-        lookup = Lookup(GH, "s", method, target, "p", MODERN_VERSION, partition, self.rules)
-        waiter.task = self.loop.create_task(self.cache.get(lookup, lambda: self.fetch(waiter)))
-        self.waiting.append(waiter)
+        self.start(waiter, self.cache)
         self.settle()
         if waiter.task.done():
             assert waiter.task.result().source == "hit"
@@ -146,14 +156,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.ask(caller, which)
 
     @precondition(lambda self: self.open)
-    @rule(
-        which=st.integers(0, 99),
-        ttl=st.sampled_from(TTLS),
-        scope=st.sampled_from(["public", "public", "private", "private", None]),
-        complete=st.sampled_from([True] * 7 + [False]),
-        uris=st.frozensets(st.sampled_from(URIS), max_size=2),
-        size=st.sampled_from([10, 10, 1000, 5000]),
-    )
+    @rule(which=st.integers(0, 99), **ANSWERS)
     def answer(
         self, which: int, ttl: float, scope: str | None, complete: bool, uris: frozenset[str], size: int
     ) -> None:
@@ -165,7 +168,8 @@ class CacheMachine(RuleBasedStateMachine):
             result["resultType"] = "input_required"
         result["contents"] = [{"uri": uri} for uri in uris]
         self.learn(fetch, ttl, scope, complete, uris)
-        fetch.reply.set_result(Reply(encode(result)))
+        fetch.raw = encode(result)[:-1] + NUMBERS
+        fetch.reply.set_result(Reply(fetch.raw))
         self.settle()
         self.collect()
 
@@ -203,7 +207,7 @@ class CacheMachine(RuleBasedStateMachine):
     def change(self, which: int) -> None:
         epoch, change = self.cache.epoch, self.announceable[which]
         if isinstance(change, str):
-            lookup = Lookup(GH, "s", change, None, "p", MODERN_VERSION, None, self.rules)
+            lookup = self.lookup(None, (change, None))
             self.loop.run_until_complete(self.cache.purge_public(lookup))
             self.private_until[change] = self.clock.now + 600.0
         else:
@@ -252,6 +256,10 @@ class CacheMachine(RuleBasedStateMachine):
         """Whether its ttl lasts, and no change came since it was begun."""
         return self.clock.now < fetch.received + fetch.ttl and not self.touched(fetch, fetch.changes)
 
+    def distrusted(self, fetch: Fetch) -> bool:
+        """Whether a page of this list turned out private a short while ago."""
+        return self.clock.now < self.private_until.get(fetch.leader.question[0], 0.0)
+
     def standing_in(self, waiter: Waiter) -> list[Fetch]:
         """Return what may be served to this caller while the upstream is down."""
         owners = [self.context(waiter.caller)] if self.context(waiter.caller) is not None else []
@@ -294,8 +302,8 @@ class CacheMachine(RuleBasedStateMachine):
         fetch.ttl = min(max(ttl, floor), self.rules.max_ttl)
         public = (self.rules.scope or scope) == "public" and self.rules.share_public
         by_floor_alone = ttl == 0.0 < fetch.ttl and self.rules.scope is None
-        distrusted = self.clock.now < self.private_until.get(method, 0.0)
-        fetch.scope = "public" if public and not by_floor_alone and not distrusted else "private"
+        trusted = not by_floor_alone and not self.distrusted(fetch)
+        fetch.scope = "public" if public and trusted else "private"
         if not complete or self.touched(fetch, fetch.changes):
             return
         own, everybody = (self.context(fetch.leader.caller), question), ("everybody", question)
@@ -329,25 +337,44 @@ class CacheMachine(RuleBasedStateMachine):
         fetch = self.fetched(cached)
         own = fetch.leader is waiter
         assert fetch.leader.question == waiter.question
+        assert cached.entry.result == fetch.raw
         if fetch.scope == "private" or not fetch.complete:
             assert own or self.same_context(fetch.leader, waiter)
         assert own or fetch.complete
         assert not self.touched(fetch, fetch.changes, waiter.changes)
-        assert cached.entry.remaining_ms(self.clock()) <= fetch.ttl * 1000
+        remaining = cached.entry.remaining_ms(self.clock_of(waiter)())
+        assert remaining <= max(0.0, fetch.received + fetch.ttl - self.clock.now) * 1000
         if cached.source == "hit":
             assert self.fresh(fetch)
+            assert fetch.complete
         elif cached.source == "stale":
-            assert cached.entry.remaining_ms(self.clock()) == 0
+            assert remaining == 0
             assert self.clock.now < fetch.received + fetch.ttl + self.bound
             assert not self.touched(fetch, fetch.changes)
-            assert self.store.largest != PLENTY or fetch in self.standing_in(waiter)
+            self.check_stale(waiter, fetch)
         elif waiter.question[0] == "resources/read" and fetch.ttl == 0.0:
             assert own
         if self.touched(fetch, fetch.changes):
             assert cached.source == "bypass"
             assert cached.entry.ttl == 0.0
 
+    def check_stale(self, waiter: Waiter, fetch: Fetch) -> None:
+        assert self.store.largest != PLENTY or fetch in self.standing_in(waiter)
+
     # Plumbing
+
+    def clock_of(self, waiter: Waiter) -> Clock:
+        return self.clock
+
+    def lookup(self, caller: str | None, question: Question) -> Lookup:
+        method, target = question
+        partition = None if caller is None else Partition(caller)
+        return Lookup(GH, "s", method, target, "p", MODERN_VERSION, partition, self.rules)
+
+    def start(self, waiter: Waiter, cache: ResponseCache) -> None:
+        lookup = self.lookup(waiter.caller, waiter.question)
+        waiter.task = self.loop.create_task(cache.get(lookup, lambda: self.fetch(waiter)))
+        self.waiting.append(waiter)
 
     async def fetch(self, waiter: Waiter) -> Reply:
         fetch = Fetch(len(self.fetches), waiter, len(self.changes), self.loop.create_future())
