@@ -198,28 +198,10 @@ class Exchange:
 
 
 @dataclass
-class Running:
-    """A running gateway."""
+class Reachable:
+    """A gateway that listens somewhere, in this process or another."""
 
-    gateway: app.Gateway
     addresses: app.Addresses
-
-    @property
-    def runtime(self) -> app.Runtime:
-        return self.gateway.runtime
-
-    def status(self, upstream: str) -> UpstreamStatus:
-        return self.runtime.pool.status(UpstreamName(upstream))
-
-    async def until(self, upstream: str, state: str) -> None:
-        """Wait until the upstream is in this state; each probe takes turns of the loop."""
-        while self.status(upstream).state != state:  # noqa: ASYNC110  # no event tells it, and no time passes
-            await asyncio.sleep(0)
-
-    async def busy(self, count: int) -> None:
-        """Wait until the gateway works on just so many requests."""
-        while f": {count} open," not in repr(self.gateway):  # noqa: ASYNC110  # as above
-            await asyncio.sleep(0)
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Answer:
         """Make a request and return the whole answer; the options are those of `open`."""
@@ -276,23 +258,50 @@ class Running:
             found.append(await self.ask(method, {"cursor": cursor}, **options))
         return found
 
+    async def admin(self, path: str, posted: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+        """Return status and JSON of an operator's page, or of what is posted to it."""
+        assert self.addresses.admin is not None
+        at = urlsplit(self.addresses.admin)
+        reader, writer = await asyncio.open_connection(at.hostname, at.port)
+        try:
+            body = b"" if posted is None else json.dumps(posted).encode()
+            head = f"{'GET' if posted is None else 'POST'} {path} HTTP/1.1\r\nHost: {at.netloc}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+            writer.write(f"{head}\r\n".encode() + body)
+            answered, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.transport.abort()
+        return int(answered.split(b" ")[1]), json.loads(body)
+
+
+@dataclass
+class Running(Reachable):
+    """A gateway that runs in this process."""
+
+    gateway: app.Gateway
+
+    @property
+    def runtime(self) -> app.Runtime:
+        return self.gateway.runtime
+
+    def status(self, upstream: str) -> UpstreamStatus:
+        return self.runtime.pool.status(UpstreamName(upstream))
+
+    async def until(self, upstream: str, state: str) -> None:
+        """Wait until the upstream is in this state; each probe takes turns of the loop."""
+        while self.status(upstream).state != state:  # noqa: ASYNC110  # no event tells it, and no time passes
+            await asyncio.sleep(0)
+
+    async def busy(self, count: int) -> None:
+        """Wait until the gateway works on just so many requests."""
+        while f": {count} open," not in repr(self.gateway):  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0)
+
     async def counted(self, sample: str) -> float:
         """Return the value of the metric line that begins so, 0 when there is none."""
         text = (await asyncio.to_thread(self.runtime.metrics.render)).decode()
         found = [line for line in text.splitlines() if line.startswith(f"mcp_gateway_{sample}")]
         return sum(float(line.rpartition(" ")[2]) for line in found)
-
-    async def admin(self, path: str) -> tuple[int, Any]:
-        """Return status and JSON of an operator's page."""
-        assert self.addresses.admin is not None
-        at = urlsplit(self.addresses.admin)
-        reader, writer = await asyncio.open_connection(at.hostname, at.port)
-        try:
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        finally:
-            writer.transport.abort()
-        return int(head.split(b" ")[1]), json.loads(body)
 
 
 def message(
@@ -336,6 +345,6 @@ async def running(
     try:
         if settled:
             await gateway.settled()
-        yield Running(gateway, addresses)
+        yield Running(addresses, gateway)
     finally:
         await gateway.stop(0.0)
