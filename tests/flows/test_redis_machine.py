@@ -13,11 +13,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from gateway.cache.policy import Rules
+from gateway.cache.responses import Cached
 from gateway.protocol.call import Change, Reply
 from gateway.protocol.jsonrpc import encode
 from tests.support.redis import RedisServer, redis_server
@@ -370,12 +372,12 @@ class RedisMachine(CacheMachine):
     def standing_in(self, waiter: Waiter) -> list[Fetch]:
         return []  # what must stand in is the single cache's matter
 
-    def check(self, waiter: Waiter, cached: object) -> None:
-        super().check(waiter, cached)  # type: ignore[arg-type]
-        fetch = self.fetched(cached)  # type: ignore[arg-type]
+    def check(self, waiter: Waiter, cached: Cached) -> None:
+        super().check(waiter, cached)
+        fetch = self.fetched(cached)
         if fetch.scope == "private" and not self.private_in_redis:
             assert fetch.leader.at == waiter.at, "a private result left its process"
-        if cached.source == "hit":  # type: ignore[attr-defined]
+        if cached.source == "hit":
             assert fetch.ttl > 0.0
 
     def check_stale(self, waiter: Waiter, fetch: Fetch) -> None:
@@ -427,6 +429,7 @@ class RedisMachine(CacheMachine):
         return flying <= fetching and waiting == seats + fetching - flying
 
 
+@pytest.mark.timeout(400)  # a failure is shortened for 5 minutes
 class TestRedisMachine(RedisMachine.TestCase):  # type: ignore[misc, name-defined]
     """One server and one loop for all of it."""
 
