@@ -197,6 +197,7 @@ class SharedRedis:
         if isinstance(self._client, RedisCluster):
             await self._drop_listener()
             await self._client.initialize()
+            await self._client.nodes_manager.initialize()  # another may have taken the place of a dead one
             node = self._client.get_node_from_key(near)
             assert node is not None, "a slot has a master"
             self._listener = self._redis(node.host, int(node.port), **self._options(retries=0))

@@ -4,22 +4,23 @@ And what becomes of it when a certificate is not the right one, a user may do to
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from gateway.cache.policy import Lookup, Rules
+from gateway.cache.policy import Lookup, Rules, public_key
 from gateway.config import RedisTls
 from gateway.protocol.call import MODERN_VERSION, Change, Reply, UpstreamName
-from gateway.protocol.jsonrpc import encode
+from gateway.protocol.jsonrpc import encode, value
 from tests.support.certificates import Authority, Pair
-from tests.support.processes import free_port
+from tests.support.processes import ROOT, free_port
 from tests.support.redis import RedisServer, redis_server
-from tests.support.replicas import Place, replica
+from tests.support.replicas import Place, Replica, replica
 
 GH = UpstreamName("gh")
 LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
@@ -56,6 +57,62 @@ async def why_not_cached(place: Place, tls: RedisTls, caplog: pytest.LogCaptureF
         assert not one.bus.hears
     (said,) = [line for line in caplog.messages if "nothing is cached" in line]
     return said
+
+
+class Upstream:
+    """Answers with its version as it is when asked."""
+
+    version = 1
+
+    async def __call__(self) -> Reply:
+        return Reply(encode({"version": self.version, "ttlMs": 60_000, "cacheScope": "public"}))
+
+
+async def version(one: Replica, upstream: Upstream) -> object:
+    return value((await one.cache.get(LISTS, upstream)).entry.result)["version"]
+
+
+async def assert_one_cache_again(upstream: Upstream, one: Replica, two: Replica) -> None:
+    """Nobody is served the old one, and both keep the new one, for each other too."""
+    for each in (one, two):
+        await each.linked()
+        assert await version(each, upstream) == upstream.version
+    await one.cache.invalidate(Change(GH, "tools/list"))
+    assert (await one.ask(LISTS, upstream), await two.ask(LISTS, upstream)) == ("miss generation", "hit hit")
+
+
+# Users
+
+
+def documented_rights() -> list[str]:
+    """Return what the documentation says a user needs; the password is hunter2."""
+    text = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    (rule,) = re.findall(r"^ +ACL SETUSER gateway (.+(?:\n {8,}.+)*)$", text, re.MULTILINE)
+    return str(rule).replace("PASSWORD", "hunter2").split()
+
+
+async def test_a_user_with_the_documented_rights_and_no_others_will_do() -> None:
+    """The list in the documentation is what is needed: nothing is denied, and nothing on it is spare."""
+    rights = documented_rights()
+    async with redis_server() as server:
+        await server.ask("ACL", "SETUSER", "gateway", *rights)
+        place = Elsewhere(server.url.replace("unix://", "unix://gateway:hunter2@"))
+        await assert_one_cache(place)
+        async with replica(place) as one:
+            await one.ask(LISTS, answer)
+            await one.store.delete(public_key(LISTS))
+        assert await server.ask("ACL", "LOG") == []
+        used = await server.ask("INFO", "commandstats")
+    granted = {right[1:] for right in rights if right.startswith("+")}
+    assert granted == {name.removeprefix("cmdstat_") for name in used} & granted
+
+
+async def test_a_password_that_is_wrong_is_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the password (B42)."""
+    async with redis_server("--requirepass", "hunter2") as server:
+        place = Elsewhere(server.url.replace("unix://", "unix://:hunter3@"))
+        assert "invalid username-password pair" in await why_not_cached(place, RedisTls(), caplog)
+    assert "hunter3" not in caplog.text
 
 
 # TLS
@@ -162,6 +219,63 @@ async def cover_all_slots(client: Redis) -> None:
         await asyncio.sleep(0.05)
 
 
+async def test_a_cluster_is_one_cache_after_its_busiest_shard_failed_over() -> None:
+    """The spare takes over entries, counts and the bus; two other masters outvote the dead one."""
+    upstream = Upstream()
+    async with AsyncExitStack() as stack:
+        ports, servers = [], []
+        for _ in range(4):
+            ports.append((free_port(), free_port()))
+            options = ("--port", str(ports[-1][0]), "--cluster-port", str(ports[-1][1]), *SHARD)
+            servers.append(await stack.enter_async_context(redis_server(*options)))
+        busy, spare = servers[0], servers[3]
+        for (port, bus), _ in zip(ports, servers, strict=True):
+            await busy.ask("CLUSTER", "MEET", "127.0.0.1", port, bus)
+        # Who has no slot has no vote.
+        for server, slots in zip(servers[:3], ([2, 16383], [0, 0], [1, 1]), strict=True):
+            await server.ask("CLUSTER", "ADDSLOTSRANGE", *slots)
+        await until_all_say(servers, b"cluster_known_nodes:4", b"cluster_state:ok")
+        await spare.ask("CLUSTER", "REPLICATE", await busy.ask("CLUSTER", "MYID"))
+        await until_replicating(spare)
+        place = Elsewhere("redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port, _ in ports[1:3]))
+        one, two = [await stack.enter_async_context(replica(place)) for _ in range(2)]
+        assert (await one.ask(LISTS, upstream), await two.ask(LISTS, upstream)) == ("miss absent", "hit hit")
+        await busy.kill()
+        for each in (one, two):
+            await each.until(lambda each=each: not each.bus.hears)  # type: ignore[misc]
+        upstream.version += 1
+        await one.cache.invalidate(Change(GH, "tools/list"))
+        assert await version(one, upstream) == 2
+        await assert_one_cache_again(upstream, one, two)
+
+
+SHARD = (
+    *("--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"),
+    *(
+        "--cluster-node-timeout",
+        "500",
+        "--cluster-replica-validity-factor",
+        "0",
+        *("--repl-diskless-sync-delay", "0"),
+    ),
+)
+
+
+async def until_all_say(servers: Sequence[RedisServer], *words: bytes) -> None:
+    for server in servers:
+        while not _said(await server.ask("CLUSTER", "INFO"), words):  # noqa: ASYNC110 - they tell nobody
+            await asyncio.sleep(0.05)
+
+
+def _said(text: bytes, words: Sequence[bytes]) -> bool:
+    return all(word in text for word in words)
+
+
+async def until_replicating(spare: RedisServer) -> None:
+    while (await spare.ask("INFO", "replication")).get("master_link_status") != "up":  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.05)
+
+
 async def test_a_cluster_is_one_cache() -> None:
     """Entries and counts of an upstream share a slot; what is published at any node is heard at all."""
     port = free_port()
@@ -171,8 +285,11 @@ async def test_a_cluster_is_one_cache() -> None:
     async with redis_server(*options):
         client = Redis(host="127.0.0.1", port=port, protocol=2)
         await cover_all_slots(client)
+        more = ("+cluster|slots", "+cluster|shards", "+command")
+        await client.execute_command("ACL", "SETUSER", "gateway", *documented_rights(), *more)
+        await assert_one_cache(Elsewhere(f"redis+cluster://gateway:hunter2@127.0.0.1:{port}"))
+        assert await client.execute_command("ACL", "LOG") == []
         await client.aclose()
-        await assert_one_cache(Elsewhere(f"redis+cluster://127.0.0.1:{port}"))
 
 
 @asynccontextmanager
@@ -191,7 +308,39 @@ async def sentinel(
 
 
 async def test_a_server_that_sentinels_know_is_found() -> None:
-    """The address names the Sentinel, and the name the server has there."""
+    """The address names the Sentinel, which may ask for a password, and the name the server has there."""
     server_port = free_port()
     async with redis_server("--port", str(server_port)), sentinel(server_port) as (_, port):
-        await assert_one_cache(Elsewhere(f"redis+sentinel://127.0.0.1:{port}/main"))
+        client = Redis(host="127.0.0.1", port=port, protocol=2)
+        await client.execute_command("ACL", "SETUSER", "asks", "on", ">hunter2", "-@all", "+sentinel|masters")
+        login = "sentinel_username=asks&sentinel_password=hunter2"
+        await assert_one_cache(Elsewhere(f"redis+sentinel://127.0.0.1:{port}/main?{login}"))
+        assert await client.execute_command("ACL", "LOG") == []
+        await client.aclose()
+
+
+async def test_replicas_go_on_with_the_server_that_sentinels_promote() -> None:
+    """Nobody tells them to; what the dead one had not passed on counts as changed."""
+    upstream, port, spare_port = Upstream(), free_port(), free_port()
+    async with (
+        redis_server("--port", str(port), "--repl-diskless-sync-delay", "0") as server,
+        redis_server("--port", str(spare_port), "--replicaof", "127.0.0.1", str(port)) as spare,
+    ):
+        await until_replicating(spare)
+        async with sentinel(port) as (_, guard):
+            client = Redis(host="127.0.0.1", port=guard, protocol=2)
+            await client.execute_command("SENTINEL", "SET", "main", "down-after-milliseconds", 300)
+            while not await client.execute_command("SENTINEL", "REPLICAS", "main"):  # noqa: ASYNC110 - it looks
+                await asyncio.sleep(0.05)
+            await client.aclose()
+            place = Elsewhere(f"redis+sentinel://127.0.0.1:{guard}/main")
+            async with replica(place) as one, replica(place) as two:
+                await version(one, upstream)
+                assert await two.ask(LISTS, upstream) == "hit hit"
+                await server.kill()
+                for each in (one, two):
+                    await each.until(lambda each=each: not each.bus.hears)  # type: ignore[misc]
+                upstream.version += 1
+                await one.cache.invalidate(Change(GH, "tools/list"))
+                assert await version(one, upstream) == 2
+                await assert_one_cache_again(upstream, one, two)
