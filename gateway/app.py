@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.federation import Federation, namespaces
+from gateway.core.hub import Hub
 from gateway.core.pipeline import Pipeline
 from gateway.core.purge import Wish, changes
 from gateway.front.admin import AdminFront, Phase
@@ -55,19 +57,26 @@ class Runtime:
     pool: UpstreamPool
     cache: ResponseCache
     catalogue: Catalogue
+    hub: Hub
     pipelines: Mapping[str, Pipeline]
     seal: Seal
     replicated: Replicated | None = None
 
-    async def start(self) -> None:
-        """Begin to reach the upstreams and the other replicas; does not wait for any of them."""
+    async def start(self, *, follow: bool = True) -> None:
+        """Begin to reach the upstreams and the other replicas; does not wait for any of them.
+
+        Who only wants to ask something need not `follow` what the upstreams say of their own accord.
+        """
         if self.replicated is not None:
             self.replicated.start()
         await self.pool.start()
+        if follow:
+            self.hub.start()
 
     async def close(self) -> None:
         """End every connection and task."""
         self.stopping.set()
+        self.hub.stop()
         await self.pool.close()
         if self.replicated is not None:
             await self.replicated.close()
@@ -106,7 +115,15 @@ def build(
         pace=pace,
     )
     catalogue = Catalogue(config, pool, cache, metrics, _settings(config, seal), clock=clock)
-    pool.on_change = catalogue.changed
+    hub = Hub(
+        config,
+        pool=pool,
+        catalogue=catalogue,
+        background=background,
+        metrics=metrics,
+        stopping=stopping,
+    )
+    pool.on_change = hub.changed
     server_info = _server_info(config)
     pipelines = {
         path: Pipeline(
@@ -115,15 +132,17 @@ def build(
             pool=pool,
             cache=cache,
             catalogue=catalogue,
+            hub=hub,
             seal=seal,
             metrics=metrics,
             server_info=server_info,
-            stopping=stopping,
             clock=clock,
         )
         for path in config.endpoints
     }
-    return Runtime(config, metrics, background, stopping, pool, cache, catalogue, pipelines, seal, shared)
+    return Runtime(
+        config, metrics, background, stopping, pool, cache, catalogue, hub, pipelines, seal, shared
+    )
 
 
 def _shared(
@@ -254,7 +273,7 @@ class Gateway:
         runtime = self.runtime
         made = changes(wish, namespaces(runtime.config))
         for change in made:
-            await runtime.catalogue.changed(change)
+            await runtime.hub.changed(change)
         log.info("purged by an operator: %d change(s)", len(made))
         whose = {} if wish.partition is None else {"caller": wish.partition[:16]}
         purged = [{"upstream": one.upstream, "method": one.method, "uri": one.uri, **whose} for one in made]
@@ -269,6 +288,7 @@ class Gateway:
             "error": None if status.last_error is None else status.last_error.value,
             "http_status": _http_status(status.detail),
             "active": status.active,
+            "followed": self.runtime.hub.state(name),
             "in_state_seconds": round(time.monotonic() - status.since, 1),
             **self.runtime.catalogue.report(name),
         }
@@ -288,6 +308,9 @@ class Gateway:
         try:
             async with asyncio.timeout(wait):
                 await asyncio.gather(*tried)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.runtime.config.subscriptions.acknowledge):
+                        await self.runtime.hub.settled()
         except TimeoutError:
             late = [name for name, state in self._upstreams().items() if state == "starting"]
             log.warning("no answer yet from %s; they are tried on", ", ".join(late))
@@ -361,7 +384,7 @@ class ToolListing:
 async def list_tools(config: Config, endpoint: str) -> ToolListing:
     """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere."""
     runtime = build(config)
-    await runtime.start()
+    await runtime.start(follow=False)
     try:
         seen, missing = await runtime.pipelines[endpoint].tools()
     except (McpError, UpstreamUnavailable) as error:

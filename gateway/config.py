@@ -432,6 +432,27 @@ class Limits(Model):
     """The longest a request's body may take to arrive."""
 
 
+class Subscriptions(Model):
+    """How changes reach the clients that listen for them."""
+
+    acknowledge: Wait = 2.0
+    """How long a listen waits to hear which of its resources it will be told of; the rest is left out."""
+    subresources: Literal["exact", "parent"] = "exact"
+    """What is told of an update below a resource that was asked for: the very URI, or the one asked for."""
+    gather: Wait = 0.5
+    """A list that changes again so soon is forgotten, and the change told, once at the end of this time."""
+    debounce: Wait = 0.1
+    """How long new wishes are gathered before an upstream's stream is replaced by one that serves them."""
+    retry: Wait = 1.0
+    """The first pause before an upstream's stream is opened anew; it doubles each time."""
+    longest_retry: Wait = 60.0
+    """The longest such pause."""
+    stable: Wait = 30.0
+    """A stream that lasted this long counts as good: the pauses start from the first again."""
+    uris_per_stream: Count = 1000
+    """Resources that one listen may ask for; the rest is left out of its acknowledgement."""
+
+
 class Cors(Model):
     """Which web pages may call the gateway from a browser."""
 
@@ -476,6 +497,8 @@ class Config(Model):
     """Key -> a server behind the gateway: its URL or a mapping."""
     limits: Limits = Limits()
     """What one caller or one message may cost."""
+    subscriptions: Subscriptions = Subscriptions()
+    """How changes reach the clients that listen for them."""
     cors: Cors = Cors()
     """Which web pages may call from a browser."""
     origins: list[OriginText] = []

@@ -65,6 +65,11 @@ def relayable(
     return join(kept)
 
 
+def relayed_extensions(declared: Json, *, extensions: frozenset[str] = RELAYED_EXTENSIONS) -> frozenset[str]:
+    """Return the ids of the extensions that a client declared and the gateway relays."""
+    return frozenset(extensions & _present(_present(declared).get("extensions", b"{}")).keys())
+
+
 def list_profile(
     declared: Json,
     *,

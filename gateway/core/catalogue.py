@@ -19,8 +19,10 @@ from gateway.cache.explain import Found
 from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
+from gateway.core.audience import Followed
 from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
+from gateway.core.lastseen import LastSeen
 from gateway.core.lists import Item, Page, merge_pages, parse_page
 from gateway.core.reuse import FRESH, Origin, joined, origin
 from gateway.protocol.call import (
@@ -30,6 +32,7 @@ from gateway.protocol.call import (
     Partition,
     Principal,
     Reason,
+    Reply,
     Request,
     Scope,
     UpstreamName,
@@ -118,6 +121,9 @@ class Catalogue:
         }
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
+        self.seen = LastSeen()
+        self.on_found: Callable[[Followed, str], None] | None = None
+        """Told of a list that turned out to be another one, with nobody having said so."""
         self.revision = 0
         """Moves with everything that `known` would say differently."""
         self._lacking: LRUCache[tuple[UpstreamName, str, Partition | None], float] = LRUCache(_CONTEXTS)
@@ -291,6 +297,7 @@ class Catalogue:
                 raise
         else:
             self._lacking.pop(key, None)
+            self._look(name, method, caller, part.listing)
             return part
         # It counts as empty for a while, for whoever it said so to: it may serve others (B48).
         if since is None:
@@ -298,7 +305,14 @@ class Catalogue:
         now = self._clock()
         if self._cache.epoch == epoch:  # else what it said may be outdated already (C-32)
             self._lacking[key] = now
+        self._look(name, method, caller, NOTHING)
         return self._nothing(name, now, Origin("miss", "absent"), declared is True)
+
+    def _look(self, name: UpstreamName, method: str, caller: Caller, listing: Listing) -> None:
+        """Say so when the list is another than it was for the same credential and capabilities."""
+        at = self.followed(name, caller.principal)
+        if self.seen.record(at, method, caller.profile, listing.items) and self.on_found is not None:
+            self.on_found(at, method)
 
     def _nothing(self, name: UpstreamName, since: float, whence: Origin, served: bool) -> Part:
         """Return the share of an upstream that said it has no such list, kept as other answers would be."""
@@ -403,7 +417,15 @@ class Catalogue:
         params: dict[str, Json] = {} if cursor is None else {"cursor": encode(cursor)}
         request = self._request(name, method, caller, params)
         lookup = self._lookup(name, method, caller, cursor)
-        return await self._cache.get(lookup, lambda: self._pool.call(name, request))
+
+        async def fill() -> Reply:
+            self.seen.began(name, method)
+            try:
+                return await self._pool.call(name, request)
+            finally:
+                self.seen.ended(name, method, time.monotonic())
+
+        return await self._cache.get(lookup, fill)
 
     async def _kept_page(
         self, error: UpstreamUnavailable, name: UpstreamName, method: str, cursor: str | None, caller: Caller
@@ -432,11 +454,13 @@ class Catalogue:
             rules=self._rules[name],
         )
 
+    def followed(self, name: UpstreamName, principal: Principal) -> Followed:
+        """Return in which context this upstream meets a caller: its own with `forward`, else everybody's."""
+        forward = self._config.upstreams[name].auth.kind == "forward"
+        return Followed(name, principal.partition if forward else None)
+
     def _context(self, name: UpstreamName, caller: Caller) -> Partition | None:
-        """The credential this upstream sees: the caller's own with `forward`, else one for everybody."""
-        if self._config.upstreams[name].auth.kind == "forward":
-            return caller.principal.partition
-        return None
+        return self.followed(name, caller.principal).context
 
     def _resting(self, name: UpstreamName, caller: Caller) -> bool:
         rest = self._rests.get((name, self._context(name, caller)))

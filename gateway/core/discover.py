@@ -81,6 +81,16 @@ def offers(capabilities: Mapping[str, Json], capability: str) -> bool:
     return raw is not None and not is_null(raw) and bytes(memoryview(raw)[:5]) != b"false"
 
 
+def notifies(capabilities: Mapping[str, Json], capability: str) -> bool:
+    """Whether an upstream promises to tell when its list of these changes."""
+    return _is_true(_object(capabilities.get(capability)).get("listChanged"))
+
+
+def subscribes(capabilities: Mapping[str, Json]) -> bool:
+    """Whether an upstream promises to tell when a resource is updated."""
+    return _is_true(_object(capabilities.get("resources")).get("subscribe"))
+
+
 def _capabilities(
     parts: list[Mapping[str, msgspec.Raw]], *, listens: bool, allowed: frozenset[str]
 ) -> dict[str, Json]:

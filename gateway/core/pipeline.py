@@ -17,15 +17,18 @@ from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core import discover
 from gateway.core.addressed import Courier
-from gateway.core.capabilities import TASKS, list_profile, undeclared
+from gateway.core.audience import KINDS, Place
+from gateway.core.capabilities import TASKS, list_profile, relayed_extensions, undeclared
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
+from gateway.core.hub import Hub
 from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import Dressed, made
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
+from gateway.core.router import uri_problem
 from gateway.core.views import Views, Whole, owner
 from gateway.protocol.call import (
     META_SUBSCRIPTION_ID,
@@ -81,10 +84,10 @@ class Pipeline:
         pool: UpstreamPool,
         cache: ResponseCache,
         catalogue: Catalogue,
+        hub: Hub,
         seal: Seal,
         metrics: Metrics,
         server_info: bytes,
-        stopping: asyncio.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._federation = federation
@@ -92,11 +95,11 @@ class Pipeline:
         self._pool = pool
         self._cache = cache
         self._catalogue = catalogue
+        self._hub = hub
         self._directory = Directory(federation, config, pool, catalogue)
         self._seal = seal
         self._metrics = metrics
         self._server_info = server_info
-        self._stopping = stopping
         self._clock = clock
         self._courier = Courier(
             federation,
@@ -108,6 +111,7 @@ class Pipeline:
             server_info=server_info,
             clock=clock,
         )
+        hub.join(federation.endpoint, self._directory.show)
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, clock=clock
@@ -146,18 +150,57 @@ class Pipeline:
                 assert_never(kind)
 
     async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
-        """Acknowledge a subscription and hold it open until the gateway stops.
+        """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
 
-        Nothing is honoured yet, which the acknowledgement says: an empty subset is legal, an error would end
-        clients that open a listen while they connect (L-04, L-08).
+        The acknowledgement comes first and promises what is sure to be told, which may be nothing: an error
+        would end clients that open a listen while they connect (L-03, L-04, L-07, L-08).
         """
-        _wanted(call)
+        wanted = _wanted(call)
+        deadline = asyncio.get_running_loop().time() + self._config.subscriptions.acknowledge
+        stream = await self._hub.subscribe(
+            call.id,
+            self._federation.endpoint,
+            principal,
+            self._advertised(wanted),
+            await self._places(wanted.uris, self._caller(call, principal), deadline),
+            deadline=deadline,
+            extensions=relayed_extensions(call.meta.capabilities),
+        )
         meta: Members = {META_SUBSCRIPTION_ID: call.id}
-        await emit(Notice(ACKNOWLEDGED, {"_meta": join(meta), "notifications": spell(Wanted())}))
-        await self._stopping.wait()
+        try:
+            await emit(Notice(ACKNOWLEDGED, {"_meta": join(meta), "notifications": spell(stream.wanted)}))
+            await self._hub.relay(stream, emit)
+        finally:
+            self._hub.leave(stream)
         # The id belongs to the gateway here, so it goes past the filter for what upstreams write (L-10).
         ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
         return Answer(ended.segments())
+
+    def _advertised(self, wanted: Wanted) -> Wanted:
+        """Return the lists of these that some upstream has, or may turn out to have (F-23, L-07)."""
+        tools, prompts, resources = (
+            any(
+                self._directory.may_offer(name, METHODS[f"{kind}/list"])
+                for name in self._federation.namespaces
+            )
+            for kind in KINDS
+        )
+        return wanted & Wanted(tools, prompts, resources)
+
+    async def _places(self, uris: frozenset[str], caller: Caller, deadline: float) -> dict[str, Place]:
+        """Return where these resources lead; what nobody could own is left out."""
+        places: dict[str, Place] = {}
+        for uri in sorted(uris)[: self._config.subscriptions.uris_per_stream]:
+            if uri_problem(uri) is not None:
+                continue
+            try:
+                async with asyncio.timeout_at(deadline):
+                    found = await self._directory.owner(uri, caller)
+            except TimeoutError:
+                found = self._directory.known_owner(uri, caller)
+            if found is not None:
+                places[uri] = Place(self._catalogue.followed(found[0], caller.principal), found[1])
+        return places
 
     async def tools(self) -> tuple[dict[str, Target], list[str]]:
         """Return the tools a caller without a credential is shown, as in its list, and what was missing."""
@@ -200,7 +243,7 @@ class Pipeline:
         ]
         if not parts:
             raise _all_failed(call.method, failures)
-        merged = discover.merge(parts, listens=False, max_instructions=self._config.limits.instructions)
+        merged = discover.merge(parts, listens=True, max_instructions=self._config.limits.instructions)
         expires, scope = _least(
             ((cached.entry.received + cached.entry.ttl, cached.entry.scope) for cached in answers.values()),
             partial=bool(failures),
@@ -253,6 +296,10 @@ class Pipeline:
             names, lambda name: self._catalogue.part(name, method, caller)
         )
         parts = [part for name in names if (part := answers.get(name)) is not None]
+        for name, error in failures:
+            if isinstance(error, UpstreamUnavailable):
+                self._hub.lacked(name, method, caller)
+        self._hub.whole([part.upstream for part in parts], method)
         if not any(part.served for part in parts):
             raise _all_failed(method, failures) if failures else not_served(method)
         # What an upstream that is a gateway lacks is lacking here, too.

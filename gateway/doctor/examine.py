@@ -108,7 +108,7 @@ async def _quietly(config: Config) -> AsyncIterator[Runtime]:
     root.setLevel(logging.ERROR)
     try:
         runtime = build(alone)
-        await runtime.start()
+        await runtime.start(follow=False)
         try:
             yield runtime
         finally:

@@ -229,6 +229,8 @@ class Responder:
             self._flushed = flushed
             self._moved_at = now
         elif now - self._moved_at >= stalled:
+            if self._stream != "no":
+                self._metrics.stream_cut()
             self.abort()
 
     def _stays_open(self) -> bool:

@@ -74,6 +74,8 @@ class Principal:
 
     partition: Partition | None = None
     authorization: str | None = field(default=None, repr=False)
+    expires: float | None = None
+    """When the credential ends, in seconds since the epoch (time.time); None = nobody knows."""
 
 
 class RequestMeta(Struct, frozen=True):

@@ -90,6 +90,11 @@ LISTEN_ENDS = frozenset(
     {"result", "cancelled", "closed", "lost", "idle", "invalid", "too_large", "error", "stopping"}
 )
 """Who ended an acknowledged subscription: the upstream in two ways, the gateway, or what befell it."""
+NOTICE_FATES = frozenset({"delivered", "coalesced"})
+SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "overflow"})
+"""Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
+
+REFRESHES = frozenset({"ok", "failed"})
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _Key = TypeVar("_Key")
@@ -244,6 +249,20 @@ class Metrics:
         )
         self._streams = self._gauge("streams_open", "Open event streams", "side")
         self._streams_opened = self._counter("streams_opened", "Event streams opened", "side")
+        self._streams_cut = self._counter("streams_cut", "Event streams cut because nothing was read of them")
+        self._subscriptions = self._gauge("subscriptions", "Listens of clients that are open")
+        self._subscriptions_ended = self._counter(
+            "subscriptions_ended", "Listens of clients that ended, by who or what ended them", "cause"
+        )
+        self._notices = self._counter(
+            "notices", "Notices for clients: sent, or one with another that was still to be sent", "fate"
+        )
+        self._gaps = self._counter(
+            "upstream_listen_gaps", "Times an upstream was heard again after it had not been", "upstream"
+        )
+        self._refreshes = self._counter(
+            "refreshes", "Lists fetched to see whether they changed", "upstream", "outcome"
+        )
 
         # Where the words of frequent events lead, so that they need not be looked at again.
         self._exchange_cells: dict[Values, tuple[Cell, Cell, Cell]] = {}
@@ -289,7 +308,31 @@ class Metrics:
         """Count an event stream out."""
         self._streams.add(side, by=-1)
 
+    def stream_cut(self) -> None:
+        """Count an event stream whose client took nothing any more."""
+        self._streams_cut.add()
+
+    def subscriptions(self, count: int) -> None:
+        """Say how many listens of clients are open."""
+        self._subscriptions.set(to=count)
+
+    def subscription_ended(self, cause: str) -> None:
+        """Count a listen out."""
+        self._subscriptions_ended.add(_known(cause, SUBSCRIPTION_ENDS))
+
+    def notices(self, fate: str) -> Cell:
+        """Return what counts notices for clients that met this fate."""
+        return self._notices.cell(_known(fate, NOTICE_FATES))
+
     # Upstream
+
+    def listen_gap(self, upstream: str) -> None:
+        """Count the end of a time in which an upstream could not be heard."""
+        self._gaps.add(upstream)
+
+    def refreshed(self, upstream: str, outcome: str) -> None:
+        """Count a list that was fetched to see whether it changed."""
+        self._refreshes.add(upstream, _known(outcome, REFRESHES))
 
     def upstream_call(self, upstream: str, method: str, outcome: str | Reason, seconds: float) -> None:
         """Count an exchange with an upstream: `ok`, `error` (as it sent one), `cancelled`, or a Reason."""

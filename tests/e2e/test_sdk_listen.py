@@ -1,4 +1,4 @@
-"""A server of the official SDK is listened to."""
+"""A server of the official SDK is listened to, and the SDK's client listens to the gateway before it."""
 
 import asyncio
 import json
@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from urllib.request import Request, urlopen
 
 import pytest
+from mcp import Client
+from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from gateway.protocol.subscriptions import Wanted
 from gateway.upstream.pool import Listening
 from tests.support.pools import ALPHA, running, settings
 from tests.support.processes import reference_server
+from tests.support.running import running as serving
 
 WANTED = Wanted(True, True, True, frozenset({"test://static-text", "a:b"}), frozenset({"t"}))
 
@@ -64,3 +67,24 @@ async def test_it_notices_that_nobody_listens_any_more(url: str) -> None:
             assert await streams(url) == 1
         while await streams(url):
             pass
+
+
+async def test_the_client_hears_what_the_server_says(url: str) -> None:
+    """Through the gateway: lists and resources under its own names, until the gateway stops (L-10)."""
+    async with (
+        serving({"everything": url}) as gateway,
+        Client(gateway.addresses.endpoints[0], mode="2026-07-28", read_timeout_seconds=10) as client,
+        client.listen(
+            tools_list_changed=True, resource_subscriptions=["everything+test://watched-resource", "no:such"]
+        ) as heard,
+    ):
+        assert heard.honored.tools_list_changed
+        assert heard.honored.resource_subscriptions == ["everything+test://watched-resource"]
+        before = {tool.name for tool in (await client.list_tools()).tools}
+        await client.call_tool("everything__test_trigger_tool_change")
+        assert await anext(heard) == ToolsListChanged()
+        assert {tool.name for tool in (await client.list_tools()).tools} != before
+        await client.call_tool("everything__test_trigger_resource_update")
+        assert await anext(heard) == ResourceUpdated(uri="everything+test://watched-resource")
+        gateway.runtime.stopping.set()
+        assert [event async for event in heard] == []

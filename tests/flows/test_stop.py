@@ -18,11 +18,11 @@ async def test_a_listen_ends_with_its_graceful_result():
         gateway.open("subscriptions/listen", LISTEN, id="sub") as one,
         gateway.open("subscriptions/listen", {"notifications": {}}, id=7) as two,
     ):
-        for stream, id in ((one, "sub"), (two, 7)):
+        for stream, id, granted in ((one, "sub", LISTEN["notifications"]), (two, 7, {})):
             acknowledged = await stream.event()
             assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
             assert acknowledged["params"]["_meta"][f"{META}subscriptionId"] == id
-            assert acknowledged["params"]["notifications"] == {}
+            assert acknowledged["params"]["notifications"] == granted
         stopping = asyncio.create_task(gateway.gateway.stop(30.0))
         for stream, id in ((one, "sub"), (two, 7)):
             ended = await stream.answer()

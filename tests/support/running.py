@@ -28,6 +28,15 @@ from tests.support.scripted import META, VERSION, ScriptedUpstream
 from tests.support.wire import check_message
 
 QUICK = Pace(first=0.01, longest=0.02, patience=2.0, gap=0.0)
+QUICKLY: Mapping[str, Any] = {
+    "acknowledge": 15.0,
+    "retry": 0.01,
+    "longest_retry": 0.02,
+    "gather": 0.02,
+    "debounce": 0.01,
+}
+"""Short pauses, and no deadline that a busy machine might miss."""
+
 ONCE = Pace(first=60.0, longest=60.0, patience=2.0, gap=60.0)
 """One probe, then none for the length of a test."""
 
@@ -173,6 +182,10 @@ class Exchange:
         except ConnectionError:
             return True
 
+    def stop_reading(self) -> None:
+        """Take nothing any more, and leave the connection open."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def leave(self) -> None:
         """Drop the connection."""
         self._writer.transport.abort()
@@ -303,6 +316,16 @@ class Running(Reachable):
         found = [line for line in text.splitlines() if line.startswith(f"mcp_gateway_{sample}")]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
+    async def subscribed(self, count: int) -> None:
+        """Wait until just so many listens of clients are open."""
+        while len(self.runtime.hub) != count:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.002)
+
+    async def until_counted(self, sample: str, least: float) -> None:
+        """Wait until the counter whose line begins so has come this far."""
+        while await self.counted(sample) < least:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.02)
+
 
 def message(
     method: str,
@@ -325,7 +348,14 @@ def settings(
     """Return a configuration on free ports; an upstream is a server, its settings, or its address."""
     written = {name: one.url if isinstance(one, ScriptedUpstream) else one for name, one in upstreams.items()}
     return config.Config(
-        **{"listen": "127.0.0.1:0", "admin": "off", "startup_wait": 5.0, "upstreams": written, **members}
+        **{
+            "listen": "127.0.0.1:0",
+            "admin": "off",
+            "startup_wait": 5.0,
+            "upstreams": written,
+            **members,
+            "subscriptions": {**QUICKLY, **members.get("subscriptions", {})},
+        }
     )
 
 

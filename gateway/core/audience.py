@@ -1,0 +1,272 @@
+"""Knows which downstream streams are to hear of what, and tells them. Nothing here waits.
+
+Streams share what an upstream says only inside one authorization context (L-13): what it says to the
+gateway's own credential is for everybody, what it says to a caller's for that caller's streams.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+
+from gateway.cache.policy import ancestors
+from gateway.core.router import Namespace
+from gateway.core.subscription import Key, Subscription
+from gateway.protocol.call import Notice, Partition, UpstreamName
+from gateway.protocol.jsonrpc import encode, join
+from gateway.protocol.subscriptions import Wanted
+
+_Key = TypeVar("_Key")
+
+Kind: TypeAlias = Literal["tools", "prompts", "resources"]
+
+KINDS: tuple[Kind, ...] = ("tools", "prompts", "resources")
+KIND_OF: Mapping[str, Kind] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resources",
+}
+"""Which flag of a listen asks for changes of a list."""
+
+LISTS_OF: Mapping[Kind, tuple[str, ...]] = {
+    kind: tuple(method for method, its in KIND_OF.items() if its == kind) for kind in KINDS
+}
+
+UPDATED = "notifications/resources/updated"
+
+_LISTS: Mapping[Kind, Key] = {kind: (f"notifications/{kind}/list_changed", "") for kind in KINDS}
+
+
+class Followed(NamedTuple):
+    """One authorization context at one upstream: None is the gateway's own credential."""
+
+    upstream: UpstreamName
+    context: Partition | None
+
+
+class Place(NamedTuple):
+    """Where a URI leads: who is asked about it, and how its upstream spells it."""
+
+    at: Followed
+    uri: str
+
+
+Show: TypeAlias = Callable[[str, Partition | None, str, UpstreamName], None]
+"""Told of endpoint, caller, URI and owner, where a stream is shown what only that tells the owner of."""
+
+
+class Audience:
+    """All streams of the process, by what they want to hear."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Collection[UpstreamName]],
+        namespaces: Mapping[UpstreamName, Namespace],
+        forwarding: Collection[UpstreamName],
+        *,
+        subresources: Literal["exact", "parent"],
+        show: Show,
+    ) -> None:
+        """`forwarding` are the upstreams that see their callers' own credentials."""
+        self._endpoints_of = {
+            name: tuple(path for path, names in endpoints.items() if name in names) for name in namespaces
+        }
+        self._namespaces = namespaces
+        self._forwarding = frozenset(forwarding)
+        self._exact = subresources == "exact"
+        self._show = show
+        # Dicts for sets: they keep their order, so whoever came first is told first.
+        self._lists: dict[tuple[str, Kind], dict[Subscription, None]] = defaultdict(dict)
+        self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
+        self._uris: dict[Followed, dict[str, dict[Subscription, str]]] = {}
+        self._places: dict[Subscription, list[Place]] = {}
+        self._open = 0
+
+    def __len__(self) -> int:
+        return self._open
+
+    def __repr__(self) -> str:
+        uris = sum(map(len, self._uris.values()))
+        return f"<Audience {self._open} streams, {uris} URIs>"
+
+    def __iter__(self) -> Iterator[Subscription]:
+        for streams in list(self._callers.values()):
+            yield from list(streams)
+
+    def add(self, stream: Subscription, places: Mapping[str, Place]) -> None:
+        """Let a stream hear of what it wants; `places` says where its URIs lead, by its own spelling."""
+        self._open += 1
+        self._callers[stream.endpoint, stream.partition][stream] = None
+        for kind in kinds_of(stream.wanted):
+            self._lists[stream.endpoint, kind][stream] = None
+        self._place(stream, places)
+
+    def narrow(self, stream: Subscription, places: Mapping[str, Place]) -> None:
+        """Let a stream hear of these resources only."""
+        self._displace(stream)
+        self._place(stream, places)
+
+    def remove(self, stream: Subscription) -> None:
+        """Forget a stream and all that was kept for it."""
+        self._open -= 1
+        _take(self._callers, (stream.endpoint, stream.partition), stream)
+        for kind in kinds_of(stream.wanted):
+            _take(self._lists, (stream.endpoint, kind), stream)
+        self._displace(stream)
+
+    def _place(self, stream: Subscription, places: Mapping[str, Place]) -> None:
+        for exposed, place in places.items():
+            self._uris.setdefault(place.at, {}).setdefault(place.uri, {})[stream] = exposed
+        if places:
+            self._places[stream] = list(places.values())
+
+    def _displace(self, stream: Subscription) -> None:
+        for place in self._places.pop(stream, ()):
+            uris = self._uris.get(place.at)
+            if uris is None or place.uri not in uris:
+                continue  # two of its URIs led to the same place
+            uris[place.uri].pop(stream, None)
+            if not uris[place.uri]:
+                del uris[place.uri]
+            if not uris:
+                del self._uris[place.at]
+
+    # Who hears
+
+    def of(self, at: Followed) -> Iterator[Subscription]:
+        """Yield the streams of one context at every endpoint that serves its upstream."""
+        for endpoint in self._endpoints_of[at.upstream]:
+            yield from list(self._callers.get((endpoint, at.context), ()))
+
+    def list_changed(self, at: Followed | UpstreamName, kind: Kind) -> tuple[int, int]:
+        """Tell those who want it of one context, or of an upstream's every context; return who was told.
+
+        The first number is of those for whom it was news, the second of those who had not been told of the
+        last change yet.
+        """
+        key = _LISTS[kind]
+        new = known = 0
+        for streams in self._listeners(at, kind):
+            told = 0
+            for stream in streams:
+                told += stream.tell(key)
+            new += told
+            known += len(streams) - told
+        return new, known
+
+    def list_changed_for(
+        self, upstream: UpstreamName, kind: Kind, partition: Partition | None
+    ) -> tuple[int, int]:
+        """Tell the streams of one caller, whatever credential its upstream sees."""
+        key = _LISTS[kind]
+        streams = [
+            stream
+            for endpoint in self._endpoints_of[upstream]
+            for stream in self._callers.get((endpoint, partition), ())
+            if getattr(stream.wanted, kind)
+        ]
+        new = sum(stream.tell(key) for stream in streams)
+        return new, len(streams) - new
+
+    def foreign(self, at: Followed, notice: Notice) -> bool:
+        """Tell what the specification does not know to those who declared the extension it belongs to (L-22).
+
+        Whether anybody did. It belongs to the extension whose id its name starts with.
+        """
+        name = notice.method.removeprefix("notifications/")
+        params = {key: raw for key, raw in notice.params.items() if key != "_meta"}
+        heard = False
+        for streams in self._hearing(at):
+            for stream in streams:
+                if any(name.startswith(f"{id}/") for id in stream.extensions):
+                    heard = True
+                    if stream.tell_unnamed((notice.method, join(params).decode()), params) is None:
+                        stream.end("overflow")  # L-20: no two of these are known to mean the same
+        return heard
+
+    def updated(self, at: Followed | UpstreamName, uri: str) -> tuple[int, int]:
+        """Tell those who asked for a resource of its update, under the URI they know it by (L-14, L-21)."""
+        new = total = 0
+        for followed in self._contexts(at):
+            for told in self._updated(followed, uri):
+                new += told
+                total += 1
+        return new, total - new
+
+    def all_updated(self, at: Followed | UpstreamName) -> tuple[int, int]:
+        """Tell everybody of every resource asked for, for any may have been updated unseen (L-18)."""
+        new = total = 0
+        for followed in self._contexts(at):
+            for uri in list(self._uris[followed]):
+                for told in self._tell_named(followed, uri):
+                    new += told
+                    total += 1
+        return new, total - new
+
+    def _hearing(self, at: Followed) -> Iterator[Collection[Subscription]]:
+        """Yield all streams of a context: everybody's where the upstream sees the gateway's credential."""
+        for (endpoint, partition), streams in self._callers.items():
+            own = at.upstream not in self._forwarding or partition == at.context
+            if own and endpoint in self._endpoints_of[at.upstream]:
+                yield streams
+
+    def _listeners(self, at: Followed | UpstreamName, kind: Kind) -> Iterator[Collection[Subscription]]:
+        upstream = at.upstream if isinstance(at, Followed) else at
+        for endpoint in self._endpoints_of[upstream]:
+            if isinstance(at, Followed) and upstream in self._forwarding:
+                own = self._callers.get((endpoint, at.context), ())
+                yield [stream for stream in own if getattr(stream.wanted, kind)]
+            else:
+                yield self._lists.get((endpoint, kind), ())
+
+    def _contexts(self, at: Followed | UpstreamName) -> list[Followed]:
+        if isinstance(at, Followed):
+            return [at] if at in self._uris else []
+        return [followed for followed in self._uris if followed.upstream == at]
+
+    def _updated(self, at: Followed, uri: str) -> Iterator[bool]:
+        uris = self._uris[at]
+        exactly = uris.get(uri, {})
+        yield from self._tell_named(at, uri)
+        above = [named for named in ancestors(uri) if named in uris]
+        if not self._exact:
+            for named in above:
+                yield from self._tell_named(at, named)
+            return
+        for named in above:
+            for stream, exposed in uris[named].items():
+                if stream not in exactly:
+                    yield self._tell_unnamed(at.upstream, uri, stream, instead=exposed)
+        if not above and not exactly:
+            # Its upstream says so on a stream of ours, yet nobody asked for it or for what it belongs to: it
+            # may spell in its own way what somebody did ask for.
+            for stream in {stream: None for streams in uris.values() for stream in streams}:
+                yield self._tell_unnamed(at.upstream, uri, stream, instead=None)
+
+    def _tell_named(self, at: Followed, uri: str) -> Iterator[bool]:
+        for stream, exposed in self._uris[at].get(uri, {}).items():
+            yield stream.tell((UPDATED, exposed), {"uri": encode(exposed)})
+
+    def _tell_unnamed(
+        self, upstream: UpstreamName, uri: str, stream: Subscription, *, instead: str | None
+    ) -> bool:
+        """Tell of a URI that the stream did not name, or of the one it did where too many such wait."""
+        exposed = self._namespaces[upstream].expose_uri(uri)
+        told = stream.tell_unnamed((UPDATED, exposed), {"uri": encode(exposed)})
+        if told is None:
+            return instead is not None and stream.tell((UPDATED, instead), {"uri": encode(instead)})
+        if exposed == uri:
+            self._show(stream.endpoint, stream.partition, uri, upstream)
+        return told
+
+
+def kinds_of(wanted: Wanted) -> list[Kind]:
+    """Return the lists of which a filter asks to be told."""
+    return [kind for kind in KINDS if getattr(wanted, kind)]
+
+
+def _take(index: dict[_Key, dict[Subscription, None]], key: _Key, stream: Subscription) -> None:
+    streams = index[key]
+    streams.pop(stream, None)
+    if not streams:
+        del index[key]

@@ -1,0 +1,386 @@
+"""Holds one upstream's notification stream for one authorization context, for as long as anybody wants it.
+
+A listen cannot be amended (L-15): when more is wanted than the open stream was asked for, another is opened,
+and the old one closed once the new one is acknowledged, so that nothing falls between the two.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from gateway import config
+from gateway.core.audience import KINDS, Followed, Kind, kinds_of
+from gateway.core.capabilities import TASKS
+from gateway.core.discover import notifies, subscribes
+from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
+from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError, join
+from gateway.protocol.subscriptions import Wanted
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.pool import UpstreamPool
+from gateway.upstream.retrying import Pace
+
+log = logging.getLogger(__name__)
+
+State: TypeAlias = Literal["idle", "connecting", "following", "unsupported", "refused"]
+"""What became of an upstream's stream: not wanted, not there yet, open, not served, credential refused."""
+
+_A_DAY = 86400.0
+_LINGER = 20
+"""How many times longer a stream that was asked for too much stays than one that was asked for too little."""
+
+_WITH_TASKS = join({"extensions": join({TASKS: b"{}"})})
+
+
+class Following(Protocol):
+    """Which replica holds an upstream's stream, and how the others hear what it says."""
+
+    def turn(self, at: Followed) -> AbstractAsyncContextManager[object]:
+        """Wait until this process may hold the stream; whoever loses it is cancelled inside the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Whom a follower tells; none of them waits."""
+
+    heard: Callable[[Followed, Notice], None]
+    resumed: Callable[["Follower", frozenset[str] | None], None]
+    """Nothing was heard for a while before now, but of these resources before; None = it is the first."""
+    refused: Callable[["Follower"], None]
+    """The upstream refuses the context's own credential, which it had accepted."""
+    idle: Callable[["Follower"], None]
+    """Nobody has wanted anything of it for a while; it has ended."""
+
+
+class Follower:
+    """One upstream in one context; `want` and `unwant` say what is worth following."""
+
+    def __init__(
+        self,
+        at: Followed,
+        principal: Principal,
+        ears: Ears,
+        settings: config.Subscriptions,
+        *,
+        pool: UpstreamPool,
+        following: Following,
+        background: Background,
+        metrics: Metrics,
+        random: Callable[[], float],
+        always: bool,
+    ) -> None:
+        """With `always` every list is followed that the upstream tells about, for the sake of the cache."""
+        self.at = at
+        self.principal = principal
+        self._ears = ears
+        self._settings = settings
+        self._pool = pool
+        self._following = following
+        self._background = background
+        self._metrics = metrics
+        self._random = random
+        self._always = always
+        self._kinds: Counter[Kind] = Counter()
+        self._uris: Counter[str] = Counter()
+        self._tasks: Counter[str] = Counter()
+        self._unfit: frozenset[str] = frozenset()
+        """The resources for whose sake the upstream refused a whole listen."""
+        self._stream: _Stream | None = None
+        self._heard_of: frozenset[str] | None = None
+        """The resources of which the last stream would have told, None before the first."""
+        self._failures = 0
+        self._unsupported = False
+        self._turned_away = False
+        self._accepted = False
+        """Whether the upstream has taken the credential at least once."""
+        self._stir = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Set and replaced whenever something was found out."""
+        self._tried = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        whose = "gateway" if self.at.context is None else "caller"
+        return f"<Follower {self.at.upstream} ({whose}): {self.state}, {len(self._uris)} URIs wanted>"
+
+    @property
+    def state(self) -> State:
+        if self._unsupported:
+            return "unsupported"
+        if self._turned_away:
+            return "refused"
+        if self._stream is not None and not self._stream.ended:
+            return "following"
+        return "connecting" if self._wish() else "idle"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still wants anything of it."""
+        return self._always or bool(self._kinds or self._uris or self._tasks)
+
+    def start(self) -> None:
+        """Begin; what nobody wants is not asked for."""
+        if self._task is None or self._task.done():
+            self._task = self._background.start(self._follow(), name=f"follow {self.at.upstream}")
+
+    def stop(self) -> None:
+        """Hang up, for good."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def want(self, wanted: Wanted) -> None:
+        """Follow this, too."""
+        self._kinds.update(kinds_of(wanted))
+        self._uris.update(wanted.uris)
+        self._tasks.update(wanted.tasks)
+        self._turned_away = False
+        self.start()
+        self._stir.set()
+
+    def unwant(self, wanted: Wanted) -> None:
+        """Take back a `want`."""
+        self._kinds = self._kinds - Counter(kinds_of(wanted))
+        _take(self._uris, wanted.uris)
+        _take(self._tasks, wanted.tasks)
+        self._stir.set()
+
+    def wake(self) -> None:
+        """Try at once: the upstream is back, and may be another one now."""
+        self._unsupported = False
+        self._unfit = frozenset()
+        self._woken.set()
+        self._stir.set()
+
+    async def settled(self) -> None:
+        """Return once it is known whether there is a stream, or that there is nothing to ask for yet."""
+        await self._tried.wait()
+
+    async def honours(self, wanted: Wanted) -> Wanted:
+        """Return what of these resources and tasks the upstream tells of, once it has said so."""
+        named = Wanted(uris=wanted.uris, tasks=wanted.tasks)
+        while True:
+            if self._unsupported or self._turned_away or not named & self._wish():
+                return Wanted()
+            stream = self._stream
+            if stream is not None and not stream.ended and not named & self._wish() - stream.asked:
+                return named & stream.honoured
+            await self._settled.wait()
+
+    def _wish(self) -> Wanted:
+        """Return what to ask for: what is wanted, as far as the upstream declared that it tells of it."""
+        discovered = self._pool.discovered(self.at.upstream)
+        if discovered is None:  # it has said nothing yet: whatever is wanted may be had
+            return Wanted(uris=frozenset(self._uris), tasks=frozenset(self._tasks))
+        told = {kind: notifies(discovered.capabilities, kind) for kind in KINDS}
+        tools, prompts, resources = (told[kind] and (self._always or kind in self._kinds) for kind in KINDS)
+        uris = frozenset(self._uris) if subscribes(discovered.capabilities) else frozenset()
+        return Wanted(tools, prompts, resources, uris - self._unfit, frozenset(self._tasks))
+
+    # The stream
+
+    async def _follow(self) -> None:
+        await self._pool.tried(self.at.upstream, _A_DAY)
+        self._found_out()
+        while self.wanted:
+            try:
+                async with self._following.turn(self.at):
+                    await self._hold()
+            finally:
+                self._drop()
+        self._ears.idle(self)
+
+    async def _hold(self) -> None:
+        """Keep the stream in step with what is wanted, until nothing is any more."""
+        while True:
+            self._stir.clear()
+            stream = self._stream
+            if stream is not None and stream.ended:
+                await self._lost(stream)
+                continue
+            wish = self._wish()
+            if not self.wanted or (stream is not None and not wish - stream.asked and wish != stream.asked):
+                # Who leaves may come back at once, and a stream that says too much hurts nobody.
+                if await _happens(self._stir, self._settings.debounce * _LINGER):
+                    continue
+                if not self.wanted:
+                    return
+            elif not wish or self._unsupported or self._turned_away or wish == self._asked:
+                self._tried.set()
+                await self._stir.wait()
+                continue
+            elif stream is not None:
+                await asyncio.sleep(self._settings.debounce)
+            wish = self._wish()
+            if not wish:
+                self._drop()
+            elif not await self._open(wish):
+                self._failures += 1
+                self._tried.set()
+                await self._pause()
+
+    @property
+    def _asked(self) -> Wanted | None:
+        return None if self._stream is None else self._stream.asked
+
+    async def _lost(self, stream: "_Stream") -> None:
+        """Wait before another attempt: the longer, the more streams in a row did not last."""
+        self._stream = None
+        self._failures = 1 if stream.lasted >= self._settings.stable else self._failures + 1
+        log.info("upstream %s: its notification stream ended after %.1fs", self.at.upstream, stream.lasted)
+        self._found_out()
+        await self._pause()
+
+    async def _pause(self) -> None:
+        pace = Pace(self._settings.retry, self._settings.longest_retry)
+        await _happens(self._woken, pace.pause(self._failures, self._random()))
+
+    async def _open(self, wish: Wanted) -> bool:
+        """Open a stream for this wish and let go of the one before; whether that went well."""
+        stream = _Stream(self.at.upstream, wish, self._stir)
+        before = self._stream
+        self._woken.clear()
+        try:
+            await stream.open(lambda: self._read(stream), self._background, f"listen to {self.at.upstream}")
+        except Challenge:
+            self._turned_away = True
+            self._found_out()
+            if self._accepted:
+                self._ears.refused(self)
+            return False
+        except McpError as error:
+            return self._declined(error, wish)
+        except UpstreamUnavailable as error:
+            log.debug("upstream %s: no notification stream: %s", self.at.upstream, error)
+            return False
+        self._accepted = True
+        self._stream = stream
+        if before is not None:
+            before.close()
+        if before is None or before.ended:
+            self._resumed()
+        self._heard_of = stream.honoured.uris
+        self._found_out()
+        return True
+
+    def _declined(self, error: McpError, wish: Wanted) -> bool:
+        """Take an upstream's no for what it is; whether there is anything left to try at once."""
+        if error.code == METHOD_NOT_FOUND:
+            log.info("upstream %s does not serve subscriptions/listen", self.at.upstream)
+            self._unsupported = True
+            if self._stream is None and self._heard_of is not None:  # it did before it was restarted
+                self._resumed()
+                self._heard_of = None
+        else:
+            asked = self._asked or Wanted()
+            self._unfit |= wish.uris - asked.uris
+            log.warning("upstream %s refuses to be listened to: %s", self.at.upstream, error)
+        self._found_out()
+        return error.code == METHOD_NOT_FOUND
+
+    def _resumed(self) -> None:
+        if self._heard_of is not None:
+            self._metrics.listen_gap(self.at.upstream)
+        self._ears.resumed(self, self._heard_of)
+
+    async def _read(self, stream: "_Stream") -> None:
+        listen = self._pool.listen(
+            self.at.upstream,
+            stream.asked,
+            capabilities=_WITH_TASKS if stream.asked.tasks else b"{}",
+            authorization=self.principal.authorization if self.at.context is not None else None,
+        )
+        async with listen as listening:
+            stream.acknowledged(listening.honoured)
+            async for notice in listening:
+                self._ears.heard(self.at, notice)
+
+    def _drop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+            self._heard_of = frozenset()
+
+    def _found_out(self) -> None:
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+
+class _Stream:
+    """One listen under way, in a task of its own."""
+
+    def __init__(self, upstream: UpstreamName, asked: Wanted, stir: asyncio.Event) -> None:
+        """`stir` is set when it ends."""
+        self._upstream = upstream
+        self.asked = asked
+        self.honoured = Wanted()
+        self.ended = False
+        self.lasted = 0.0
+        """For how many seconds it was open, once it has ended."""
+        self._stir = stir
+        self._since = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self, reading: Callable[[], Awaitable[None]], background: Background, name: str) -> None:
+        """Run `reading`, which calls `acknowledged`; raises what it raised before that."""
+        self._task = background.start(self._run(reading), name=name)
+        # Work that is cancelled before its first step never gets to its own `finally`.
+        self._task.add_done_callback(self._end)
+        try:
+            await self._opened
+        except BaseException:
+            self.close()
+            raise
+
+    def acknowledged(self, honoured: Wanted) -> None:
+        self.honoured = honoured
+        self._since = asyncio.get_running_loop().time()
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, reading: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await reading()
+        except (Challenge, McpError, UpstreamUnavailable) as error:
+            if self._opened.done():
+                log.debug("upstream %s: the notification stream was lost: %s", self._upstream, error)
+            else:
+                self._opened.set_exception(error)
+        except Exception as error:
+            if not self._opened.done():
+                unavailable = UpstreamUnavailable(self._upstream, Reason.PROTOCOL, type(error).__name__)
+                self._opened.set_exception(unavailable)
+            raise  # a bug of ours, for the log
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        self.ended = True
+        if self._since:
+            self.lasted = asyncio.get_running_loop().time() - self._since
+        if not self._opened.done():
+            self._opened.cancel()
+        self._stir.set()
+
+
+def _take(counted: Counter[str], names: frozenset[str]) -> None:
+    for name in names:
+        counted[name] -= 1
+        if counted[name] <= 0:
+            del counted[name]
+
+
+async def _happens(event: asyncio.Event, within: float) -> bool:
+    """Whether an event comes to pass in this time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()
+    return event.is_set()

@@ -1,0 +1,482 @@
+"""Between the upstreams' notification streams and the clients': one comes in, any number go out.
+
+For every change the order is the same (L-17): first what is cached of it is dropped, on every replica, and
+only then is anybody told, or the woken client would be given the old list again. A client's stream is told
+through a set of what it does not know yet; nothing here waits for a client.
+"""
+
+import asyncio
+import logging
+import random as chance
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from gateway.config import Config
+from gateway.core.audience import (
+    KIND_OF,
+    KINDS,
+    LISTS_OF,
+    UPDATED,
+    Audience,
+    Followed,
+    Place,
+    Show,
+)
+from gateway.core.catalogue import Caller, Catalogue
+from gateway.core.federation import namespaces
+from gateway.core.follower import Ears, Follower, Following
+from gateway.core.lane import Lane
+from gateway.core.refresher import Refresher
+from gateway.core.subscription import Subscription
+from gateway.protocol.call import (
+    Challenge,
+    Change,
+    Emit,
+    Notice,
+    Partition,
+    Principal,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import Json, Malformed, McpError, text_of
+from gateway.protocol.subscriptions import Wanted
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.pool import UpstreamPool
+
+log = logging.getLogger(__name__)
+
+_NOTHING = Wanted()
+_MOST_LACKING = 10_000
+_MOST_PROFILES = 8
+"""More ways than this in which clients see one list are not looked at anew; all are told instead."""
+
+_CHANGED: Mapping[str, str] = {f"notifications/{kind}/list_changed": LISTS_OF[kind][0] for kind in KINDS}
+
+
+class Alone:
+    """The only replica: whatever is to be followed, it follows."""
+
+    @asynccontextmanager
+    async def turn(self, at: Followed) -> AsyncIterator[None]:
+        """Hold the stream for as long as it likes."""
+        yield
+
+
+@dataclass(slots=True)
+class _Lacking:
+    """Who was given a list without an upstream's share, and how it would have been asked."""
+
+    caller: Caller
+    partitions: dict[Partition | None, None] = field(default_factory=dict)
+
+
+class Hub:
+    """Serves all endpoints of one configuration. Pipelines `join` it before `start`."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        pool: UpstreamPool,
+        catalogue: Catalogue,
+        background: Background,
+        metrics: Metrics,
+        stopping: asyncio.Event,
+        following: Following | None = None,
+        random: Callable[[], float] = chance.random,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._settings = config.subscriptions
+        self._pool = pool
+        self._catalogue = catalogue
+        self._background = background
+        self._metrics = metrics
+        self._stopping = stopping
+        self._following = following or Alone()
+        self._random = random
+        self._wall_clock = wall_clock
+        names = [UpstreamName(name) for name in config.upstreams]
+        self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.kind == "forward")
+        self._served = {
+            path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
+            for path, endpoint in config.endpoints.items()
+        }
+        self._shows: dict[str, Show] = {}
+        self._audience = Audience(
+            self._served,
+            namespaces(config),
+            self._forwarding,
+            subresources=self._settings.subresources,
+            show=self._show,
+        )
+        self._followers: dict[Followed, Follower] = {}
+        self._claims: dict[Subscription, list[tuple[Follower, Wanted]]] = {}
+        self._expiries: dict[Subscription, asyncio.TimerHandle] = {}
+        self._lanes: dict[Followed, Lane] = {}
+        self._refresher = Refresher(self._refresh, pause=self._settings.gather, background=background)
+        self._lacking: dict[tuple[UpstreamName, str], _Lacking] = {}
+        self._ears = Ears(self._heard, self._resumed, self._refused, self._idle)
+        self._delivered = metrics.notices("delivered")
+        catalogue.on_found = self._found
+
+    def __repr__(self) -> str:
+        followers = " | ".join(map(repr, self._followers.values()))
+        lanes = " ".join(map(repr, self._lanes.values()))
+        return f"<Hub {self._audience!r} [{followers}] {self._refresher!r} {lanes}>"
+
+    def __len__(self) -> int:
+        return len(self._audience)
+
+    def join(self, endpoint: str, show: Callable[[Partition | None, str, UpstreamName], None]) -> None:
+        """Let an endpoint know whose the URIs are that its clients are shown here (F-11)."""
+        self._shows[endpoint] = lambda _, partition, uri, upstream: show(partition, uri, upstream)
+
+    def start(self) -> None:
+        """Begin to follow the upstreams whose lists are cached; does not wait for any of them."""
+        self._background.start(self._end_when_stopping(), name="end subscriptions")
+        for name in self._config.upstreams:
+            at = Followed(UpstreamName(name), None)
+            if at.upstream not in self._forwarding:
+                self._follower(at, Principal()).start()
+
+    def stop(self) -> None:
+        """Follow nobody any more."""
+        for follower in self._followers.values():
+            follower.stop()
+
+    def state(self, name: UpstreamName) -> str:
+        """Return what became of the stream that an upstream is followed by, for the status."""
+        followers = [follower for at, follower in self._followers.items() if at.upstream == name]
+        states = [follower.state for follower in followers]
+        return "following" if "following" in states else next(iter(states), "idle")
+
+    async def settled(self) -> None:
+        """Return once it is known of every upstream that answers whether it can be followed."""
+        for follower in list(self._followers.values()):
+            await follower.settled()
+
+    # Clients
+
+    async def subscribe(
+        self,
+        id: Json,
+        endpoint: str,
+        principal: Principal,
+        wanted: Wanted,
+        places: Mapping[str, Place],
+        *,
+        deadline: float,
+        extensions: frozenset[str] = frozenset(),
+    ) -> Subscription:
+        """Return a stream that hears of what its `wanted` says, no more and no less (L-07); `leave` follows.
+
+        `places` says where the wanted URIs lead; an upstream that has not granted one by the deadline, in the
+        loop's time, is not waited for. Changes from now on are pending when this returns.
+        """
+        stream = Subscription(id, endpoint, principal.partition, wanted, extensions)
+        self._audience.add(stream, places)
+        self._metrics.subscriptions(len(self._audience))
+        try:
+            if places or self._forwarding:
+                claims = self._claim(stream, principal, places)
+                self._keep(stream, places, await self._granted(claims, deadline))
+        except BaseException:
+            self.leave(stream)
+            raise
+        self._watch_end(stream, principal)
+        for (name, method), lacking in self._lacking.items():
+            self._look_again(name, method, lacking.caller)
+        return stream
+
+    def _keep(
+        self, stream: Subscription, places: Mapping[str, Place], granted: Mapping[Followed, Wanted]
+    ) -> None:
+        """Take back what was wanted for a stream and is not promised to it."""
+        kept = {uri: at for uri, at in places.items() if at.uri in granted.get(at.at, _NOTHING).uris}
+        stream.narrow(uris=frozenset(kept), without=[(UPDATED, uri) for uri in places.keys() - kept.keys()])
+        if len(kept) == len(places):
+            return
+        self._audience.narrow(stream, kept)
+        claims = self._claims.pop(stream, ())
+        self._claims[stream] = []
+        for follower, wanted in claims:
+            vain = Wanted(uris=wanted.uris - granted.get(follower.at, _NOTHING).uris)
+            follower.unwant(vain)
+            self._claims[stream].append((follower, wanted - vain))
+
+    async def relay(self, stream: Subscription, emit: Emit) -> None:
+        """Emit what happens until the stream is to end."""
+        await stream.relay(emit, self._delivered)
+
+    def leave(self, stream: Subscription) -> None:
+        """Forget a stream and what was followed for it alone."""
+        self._audience.remove(stream)
+        for follower, wanted in self._claims.pop(stream, ()):
+            follower.unwant(wanted)
+        expiry = self._expiries.pop(stream, None)
+        if expiry is not None:
+            expiry.cancel()
+        self._metrics.subscriptions(len(self._audience))
+        self._metrics.subscription_ended(stream.ended or "left")
+
+    def _claim(
+        self, stream: Subscription, principal: Principal, places: Mapping[str, Place]
+    ) -> list[tuple[Follower, Wanted]]:
+        """Have the upstreams followed that this stream needs to hear of."""
+        needs: dict[Followed, Wanted] = {}
+        lists = Wanted(stream.wanted.tools, stream.wanted.prompts, stream.wanted.resources)
+        for name in self._served[stream.endpoint]:
+            if name in self._forwarding and lists:
+                needs[Followed(name, principal.partition)] = lists
+        for place in places.values():
+            needs[place.at] = needs.get(place.at, _NOTHING) | Wanted(uris=frozenset({place.uri}))
+        claims = [(self._follower(at, principal), wanted) for at, wanted in needs.items()]
+        if claims:
+            self._claims[stream] = claims
+        for follower, wanted in claims:
+            follower.want(wanted)
+        return claims
+
+    async def _granted(
+        self, claims: Iterable[tuple[Follower, Wanted]], deadline: float
+    ) -> dict[Followed, Wanted]:
+        """Return what the upstreams tell of, as far as they have said so by the deadline."""
+        granted: dict[Followed, Wanted] = {}
+
+        async def ask(follower: Follower, wanted: Wanted) -> None:
+            granted[follower.at] = await follower.honours(wanted)
+
+        asked = [ask(follower, wanted) for follower, wanted in claims if wanted.uris or wanted.tasks]
+        if asked:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.gather(*asked)
+            except TimeoutError:
+                pass  # what has not been granted yet is not promised
+        return granted
+
+    def _watch_end(self, stream: Subscription, principal: Principal) -> None:
+        if self._stopping.is_set():
+            stream.end("stopping")
+        elif principal.expires is not None:
+            left = max(0.0, principal.expires - self._wall_clock())
+            self._expiries[stream] = asyncio.get_running_loop().call_later(left, stream.end, "expired")
+
+    async def _end_when_stopping(self) -> None:
+        await self._stopping.wait()
+        for stream in self._audience:
+            stream.end("stopping")
+
+    # Changes
+
+    async def changed(self, change: Change) -> None:
+        """Take in a change that came another way than on a followed stream: first forget, then tell."""
+        await self._catalogue.changed(change)
+        if change.cause == "reconnect":
+            self._back(change.upstream)
+        elif change.partition is not None:
+            for kind in KINDS:
+                if change.method is None or KIND_OF.get(change.method) == kind:
+                    self._audience.list_changed_for(change.upstream, kind, change.partition)
+        elif change.upstream not in self._forwarding or change.cause == "purge":
+            # What one caller was told by an upstream that knows its callers is for that caller's streams.
+            self._tell(change.upstream, change)
+
+    def _back(self, name: UpstreamName) -> None:
+        """An upstream answers again that did not: it may be another one now."""
+        self._recovered(name, KIND_OF)
+        contexts = {at for at in self._followers if at.upstream == name} | {Followed(name, None)}
+        for at in contexts:
+            if at in self._followers:
+                self._followers[at].wake()
+            self._refresher.want(at, KIND_OF, owed=True, urgent=True)
+
+    def _heard(self, at: Followed, notice: Notice) -> None:
+        """Take in what an upstream says on a followed stream; called by whoever reads it."""
+        if notice.method == UPDATED:
+            try:
+                uri = text_of(notice.params.get("uri"))
+            except Malformed:
+                uri = None
+            if uri is not None:
+                self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
+                return
+        elif notice.method in _CHANGED:
+            self._lane(at).add(Change(at.upstream, _CHANGED[notice.method]))
+            return
+        elif self._audience.foreign(at, notice):
+            return
+        self._metrics.dropped(at.upstream, "notification")
+
+    def _found(self, at: Followed, method: str) -> None:
+        """Take in that a list is another one than when it was last fetched."""
+        log.info("upstream %s: %s changed without a word", at.upstream, method)
+        self._lane(at).add(Change(at.upstream, LISTS_OF[KIND_OF[method]][0], cause="catalogue"))
+
+    def _lane(self, at: Followed) -> Lane:
+        lane = self._lanes.get(at)
+        if lane is None:
+            lane = self._lanes[at] = Lane(
+                lambda change: self._settle(at, change),
+                lambda: self._forget_lane(at),
+                gather=self._settings.gather,
+                background=self._background,
+            )
+        return lane
+
+    def _forget_lane(self, at: Followed) -> None:
+        del self._lanes[at]
+
+    async def _settle(self, at: Followed, change: Change) -> None:
+        await self._catalogue.changed(change)
+        self._tell(at, change)
+
+    def _tell(self, at: Followed | UpstreamName, change: Change) -> None:
+        """Tell the clients of a change, unless it may be none: then its list is looked at first."""
+        kind = KIND_OF.get(change.method or "")
+        if kind is None:
+            self._announce(at, change)
+            return
+        followed = at if isinstance(at, Followed) else Followed(at, None)
+        since = time.monotonic() - 2 * self._settings.gather
+        doubtful = [
+            method
+            for method in LISTS_OF[kind]
+            if change.cause == "list_changed" and self._catalogue.seen.doubts(followed, method, since=since)
+        ]
+        if doubtful:
+            self._refresher.want(followed, doubtful, owed=True)
+        else:
+            self._announce(at, change)
+
+    def _announce(self, at: Followed | UpstreamName, change: Change) -> None:
+        told = [(0, 0)]
+        for kind in KINDS:
+            if change.method is None or KIND_OF.get(change.method) == kind:
+                for method in LISTS_OF[kind]:
+                    self._catalogue.seen.tell(at, method)
+                told.append(self._audience.list_changed(at, kind))
+        if change.method in (None, "resources/read"):
+            if change.uri is None:
+                told.append(self._audience.all_updated(at))
+            else:
+                told.append(self._audience.updated(at, change.uri))
+        self._metrics.notices("coalesced")[0] += sum(known for _, known in told)
+
+    # Gaps
+
+    def _resumed(self, follower: Follower, missed: frozenset[str] | None) -> None:
+        """Take in that an upstream's stream is there (again): what happened before is not known."""
+        self._background.start(self._resume(follower.at, missed), name=f"resume {follower.at.upstream}")
+
+    async def _resume(self, at: Followed, missed: frozenset[str] | None) -> None:
+        # A caller's first stream says nothing about what is cached for others.
+        whose = at.context if missed is None else None
+        await self._catalogue.changed(Change(at.upstream, cause="reconnect", partition=whose))
+        self._recovered(at.upstream, KIND_OF)
+        self._refresher.want(at, KIND_OF, owed=True, urgent=True)
+        for uri in missed or ():
+            self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
+
+    async def _refresh(self, at: Followed, methods: Mapping[str, bool]) -> None:
+        """Fetch the lists that clients have seen; the catalogue says which of them are other ones now.
+
+        What could not be fetched may be another one, too: where so asked, clients are told.
+        """
+        seen = self._catalogue.seen.profiles(at)
+        principal = self._principal(at)
+        for method, owed in methods.items():
+            callers = [Caller(principal, profile) for its, profile in seen if its == method and principal]
+            lacking = self._lacking.get((at.upstream, method))
+            if lacking is not None and not callers:
+                callers = [lacking.caller]
+            outcomes = [await self._fetched(at, method, caller) for caller in callers[:_MOST_PROFILES]]
+            if callers and all(outcomes):
+                self._recovered(at.upstream, [method])
+            elif lacking is not None and len(self._audience) and self._pool.available(at.upstream):
+                self._refresher.want(at, [method])  # some client still waits to hear that it is whole
+            proven = all(outcomes) and len(callers) <= _MOST_PROFILES
+            if (
+                owed and not proven and self._pool.available(at.upstream)
+            ):  # else they are told when it is back
+                self._lane(at).add(Change(at.upstream, LISTS_OF[KIND_OF[method]][0], cause="catalogue"))
+
+    async def _fetched(self, at: Followed, method: str, caller: Caller) -> bool:
+        try:
+            await self._catalogue.part(at.upstream, method, caller)
+        except (UpstreamUnavailable, McpError, Challenge) as error:
+            log.debug("upstream %s: %s could not be looked at: %s", at.upstream, method, error)
+            self._metrics.refreshed(at.upstream, "failed")
+            return False
+        self._metrics.refreshed(at.upstream, "ok")
+        return True
+
+    def _principal(self, at: Followed) -> Principal | None:
+        """Return as whom to ask: a caller's credential is at hand for as long as that caller listens."""
+        if at in self._followers:
+            return self._followers[at].principal
+        return Principal() if at.context is None else None
+
+    def lacked(self, name: UpstreamName, method: str, caller: Caller) -> None:
+        """Note that a caller was given a list without this upstream's share (L-19)."""
+        if name not in self._config.upstreams:
+            return  # an upstream of an upstream: that one's own word is waited for
+        lacking = self._lacking.setdefault((name, method), _Lacking(caller))
+        if len(lacking.partitions) < _MOST_LACKING:
+            lacking.partitions[caller.principal.partition] = None
+        self._look_again(name, method, caller)
+
+    def _look_again(self, name: UpstreamName, method: str, caller: Caller) -> None:
+        """Have an upstream's share looked for that was too slow to come: nothing else tells of that."""
+        if len(self._audience) and self._pool.available(name):
+            self._refresher.want(self._catalogue.followed(name, caller.principal), [method])
+
+    def whole(self, names: Collection[UpstreamName], method: str) -> None:
+        """Note that a list was fetched from these upstreams: others may have been given it without them."""
+        if self._lacking:
+            for name in names:
+                self._recovered(name, [method])
+
+    def _recovered(self, name: UpstreamName, methods: Collection[str]) -> None:
+        for method in methods:
+            lacking = self._lacking.pop((name, method), None)
+            if lacking is None:
+                continue
+            for partition in lacking.partitions:
+                self._audience.list_changed_for(name, KIND_OF[method], partition)
+
+    # Followers
+
+    def _follower(self, at: Followed, principal: Principal) -> Follower:
+        follower = self._followers.get(at)
+        if follower is None:
+            follower = self._followers[at] = Follower(
+                at,
+                principal,
+                self._ears,
+                self._settings,
+                pool=self._pool,
+                following=self._following,
+                background=self._background,
+                metrics=self._metrics,
+                random=self._random,
+                always=at.context is None and at.upstream not in self._forwarding,
+            )
+        return follower
+
+    def _idle(self, follower: Follower) -> None:
+        if self._followers.get(follower.at) is follower:
+            del self._followers[follower.at]
+
+    def _refused(self, follower: Follower) -> None:
+        """End the streams of a caller whose credential an upstream does not take any more (L-11)."""
+        for stream in list(self._audience.of(follower.at)):
+            stream.end("refused")
+
+    def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
+        if endpoint in self._shows:
+            self._shows[endpoint](endpoint, partition, uri, upstream)

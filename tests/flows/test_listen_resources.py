@@ -1,0 +1,195 @@
+"""Updates of single resources: promised where the upstream grants them, told under the client's URI."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.listening import EVERY_LIST, TOOLS, UPDATED, listening, told, uris
+from tests.support.running import Running, running
+from tests.support.scripted import ScriptedUpstream, error, hang, listen, tool
+
+NOTES = "file:///notes"
+
+
+def resource(uri: str) -> dict[str, Any]:
+    return {"uri": uri, "name": uri}
+
+
+@pytest.fixture
+async def alpha() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(tools=[tool("a")], resources=[resource(NOTES)]) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+async def gateway(alpha: ScriptedUpstream) -> AsyncIterator[Running]:
+    async with running({"alpha": alpha}) as gateway:
+        yield gateway
+
+
+async def test_an_update_is_told_under_the_exposed_uri(alpha: ScriptedUpstream, gateway: Running) -> None:
+    """L-14: asked for upstream as the upstream spells it, told as the client does; read anew (L-17)."""
+    async with listening(gateway, uris("alpha+file:///notes")) as stream:
+        assert [wanted["resourceSubscriptions"] for wanted in await alpha.listening()] == [[NOTES]]
+        await gateway.ask("resources/read", {"uri": "alpha+file:///notes"})
+        await alpha.notify(UPDATED, uri=NOTES)
+        assert await told(stream) == (UPDATED, "alpha+file:///notes")
+        await gateway.ask("resources/read", {"uri": "alpha+file:///notes"})
+        assert len(alpha.seen("resources/read")) == 2
+
+
+async def test_only_who_asked_for_it_is_told(alpha: ScriptedUpstream, gateway: Running) -> None:
+    """L-06: one upstream stream serves both, and each hears its own."""
+    async with (
+        listening(gateway, uris("alpha+file:///notes")) as one,
+        listening(gateway, uris("alpha+file:///other"), id=2) as two,
+    ):
+        assert len(alpha.listens) == 1
+        await alpha.notify(UPDATED, uri="file:///other")
+        assert await told(two) == (UPDATED, "alpha+file:///other")
+        await alpha.notify(UPDATED, uri=NOTES)
+        assert await told(one) == (UPDATED, "alpha+file:///notes")
+
+
+async def test_a_new_wish_opens_a_stream_before_the_old_one_is_closed(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-15: a listen cannot be amended, and nothing may fall between two of them."""
+    await alpha.listening()
+    old = alpha.listens[0]
+    granting = asyncio.Event()
+    alpha.once("subscriptions/listen", hang(granting, listen()))
+    async with gateway.open("subscriptions/listen", {"notifications": uris("alpha+file:///notes")}) as stream:
+        while len(alpha.seen("subscriptions/listen")) < 2:
+            await alpha.arrived("subscriptions/listen")
+        assert alpha.listens == [old]
+        granting.set()
+        assert (await stream.event())["params"]["notifications"] == uris("alpha+file:///notes")
+        assert old.over is not alpha.listens[-1].over
+        while old in alpha.listens:  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0)
+        assert [one.wanted for one in alpha.listens] == [{**EVERY_LIST, **uris(NOTES)}]
+
+
+async def test_what_nobody_wants_any_more_is_not_asked_for_any_more(alpha: ScriptedUpstream) -> None:
+    """L-14: after a while, for who leaves often comes back."""
+    async with running({"alpha": alpha}) as gateway:
+        async with listening(gateway, uris("alpha+file:///notes")):
+            await alpha.listening()
+        while [one.wanted for one in alpha.listens] != [EVERY_LIST]:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+
+
+async def test_what_the_upstream_does_not_grant_is_not_promised(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-07, L-16: lists are, for the gateway can tell of them itself."""
+    alpha.on("subscriptions/listen", listen({"toolsListChanged": True}))
+    wanted = {**TOOLS, **uris("alpha+file:///notes")}
+    async with listening(gateway, wanted, TOOLS):
+        pass
+
+
+async def test_what_the_upstream_does_not_grant_in_time_is_not_promised(alpha: ScriptedUpstream) -> None:
+    """A-36: the acknowledgement does not wait for a slow upstream longer than the setting says."""
+    async with running({"alpha": alpha}, subscriptions={"acknowledge": 0.05}) as gateway:
+        alpha.on("subscriptions/listen", hang())
+        async with listening(gateway, {**TOOLS, **uris("alpha+file:///notes")}, TOOLS):
+            pass
+
+
+async def test_one_upstream_holds_up_no_other(alpha: ScriptedUpstream) -> None:
+    """What is granted is told, though another upstream has not answered yet."""
+    async with (
+        ScriptedUpstream(resources=[resource(NOTES)]) as beta,
+        running({"alpha": alpha, "beta": beta}, subscriptions={"acknowledge": 0.2}) as gateway,
+    ):
+        beta.on("subscriptions/listen", hang())
+        wanted = uris("alpha+file:///notes", "beta+file:///notes")
+        async with listening(gateway, wanted, uris("alpha+file:///notes")) as stream:
+            await alpha.notify(UPDATED, uri=NOTES)
+            assert await told(stream) == (UPDATED, "alpha+file:///notes")
+
+
+async def test_a_resource_the_upstream_chokes_on_costs_the_others_nothing(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """It refuses the listen as a whole: the one before stays."""
+    async with listening(gateway, uris("alpha+file:///notes")) as stream:
+        alpha.once("subscriptions/listen", error(-32602, "Unknown resource", http=400))
+        async with listening(gateway, uris("alpha+nonsense:"), {}, id=2):
+            await alpha.notify(UPDATED, uri=NOTES)
+            assert await told(stream) == (UPDATED, "alpha+file:///notes")
+
+
+async def test_resources_of_an_upstream_without_subscriptions_are_not_promised(
+    alpha: ScriptedUpstream,
+) -> None:
+    """L-07, F-23."""
+    alpha.capabilities = {"resources": {"listChanged": True}}
+    async with running({"alpha": alpha}) as gateway, listening(gateway, uris("alpha+file:///notes"), {}):
+        discovered = (await gateway.ask("server/discover")).result["capabilities"]
+        assert discovered == {"resources": {"listChanged": True}}
+
+
+async def test_what_belongs_to_nobody_here_is_not_promised(alpha: ScriptedUpstream) -> None:
+    """Nor what another endpoint serves (L-07)."""
+    endpoints: Any = {"/mcp": {"upstreams": ["alpha"]}, "/mcp/beta": {"upstreams": ["beta"]}}
+    async with (
+        ScriptedUpstream(resources=[resource(NOTES)]) as beta,
+        running({"alpha": alpha, "beta": beta}, endpoints=endpoints) as gateway,
+    ):
+        odd = uris("beta+file:///notes", "gamma+file:///notes", "alpha+a\nb", "")
+        async with listening(gateway, odd, {}):
+            pass
+
+
+async def test_a_uri_left_as_it_is_leads_to_who_listed_it(alpha: ScriptedUpstream) -> None:
+    """A-41: its owner is known by provenance alone."""
+    page = "https://example.com/page"
+    async with (
+        ScriptedUpstream(resources=[resource(page)]) as beta,
+        running({"alpha": alpha, "beta": beta}) as gateway,
+        listening(gateway, uris(page)) as stream,
+    ):
+        assert {**EVERY_LIST, **uris(page)} in [one.wanted for one in beta.listens]
+        await beta.notify(UPDATED, uri=page)
+        assert await told(stream) == (UPDATED, page)
+
+
+async def test_a_part_of_a_resource_is_told_to_who_asked_for_the_whole(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-21: under its own URI, and to nobody who asked for something else."""
+    async with (
+        listening(gateway, uris("alpha+file:///notes")) as whole,
+        listening(gateway, uris("alpha+file:///notesbook"), id=2) as other,
+    ):
+        await alpha.notify(UPDATED, uri="file:///notes/monday")
+        assert await told(whole) == (UPDATED, "alpha+file:///notes/monday")
+        await alpha.notify(UPDATED, uri="file:///notesbook")
+        assert await told(other) == (UPDATED, "alpha+file:///notesbook")
+
+
+async def test_a_resource_nobody_asked_for_is_told_to_all_who_asked_for_any(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-21: the upstream may have its own spelling of one that was."""
+    async with listening(gateway, uris("alpha+file:///notes")) as stream, listening(gateway, TOOLS, id=2):
+        await alpha.notify(UPDATED, uri="file://localhost/notes")
+        assert await told(stream) == (UPDATED, "alpha+file://localhost/notes")
+        assert await gateway.counted('notices_total{fate="delivered"}') == 1
+
+
+async def test_with_parent_only_what_was_asked_for_is_ever_named(alpha: ScriptedUpstream) -> None:
+    """L-21: some clients end a subscription that names what was not acknowledged (A-09)."""
+    settings = {"subresources": "parent"}
+    async with (
+        running({"alpha": alpha}, subscriptions=settings) as gateway,
+        listening(gateway, uris("alpha+file:///notes")) as stream,
+    ):
+        await alpha.notify(UPDATED, uri="file://localhost/notes")
+        await alpha.notify(UPDATED, uri="file:///notes/monday")
+        assert await told(stream) == (UPDATED, "alpha+file:///notes")
