@@ -103,6 +103,7 @@ def build(
         metrics,
         clock=clock,
         stale_if_error=config.cache.stale_if_error,
+        leads=None if shared is None else shared.leads,
     )
     pool = UpstreamPool(
         {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
@@ -165,6 +166,12 @@ def _shared(
             cache.redis_entry,
             cache.private_in_redis,
             linger=cache.stale_if_error,
+            coalesce=cache.coalesce,
+            # What is spent on waiting is missing for fetching.
+            coalesces={
+                UpstreamName(name): min(cache.coalesce, upstream.list_timeout / 2)
+                for name, upstream in config.upstreams.items()
+            },
         ),
         memory=memory,
         seal=seal,

@@ -111,6 +111,7 @@ class RedisGenerations:
         self._histories: dict[UpstreamName, History] = {}
         self._synced: dict[UpstreamName, int] = {}
         """The session in which an upstream's count was read last."""
+        self._syncing: dict[tuple[UpstreamName, int], asyncio.Task[None]] = {}
         self._untold: dict[UpstreamName, set[Topic]] = {}
         self._paying: asyncio.Task[None] | None = None
         self._all_told = asyncio.Event()
@@ -148,13 +149,11 @@ class RedisGenerations:
         if upstream in self._untold:
             self._pay()
             return False
-        session, history = self._bus.session, self._history(upstream)
-        answer = await self._redis.run(SYNC, [self.key(upstream)], [history.moment])
-        if answer is None or session != self._bus.session:
-            return False
-        if self._synced.get(upstream) != session:
-            history.rebase(int(answer[0]))
-            self._synced[upstream] = session
+        # Once for a whole crowd: each question has to be answered in time, and so has the last of them.
+        asked = upstream, self._bus.session
+        if asked not in self._syncing:
+            self._syncing[asked] = self._background.start(self._sync(*asked), name="read a count")
+        await asyncio.wait([self._syncing[asked]])
         return self.knows(upstream)
 
     def lost(self, upstream: UpstreamName) -> None:
@@ -241,6 +240,16 @@ class RedisGenerations:
     def digest(self, topic: Topic) -> bytes:
         """Return what a topic is called in Redis: a uri may hold a secret."""
         return self._seal.name("topic", msgspec.msgpack.encode(topic))
+
+    async def _sync(self, upstream: UpstreamName, session: int) -> None:
+        try:
+            history = self._history(upstream)
+            answer = await self._redis.run(SYNC, [self.key(upstream)], [history.moment])
+            if answer is not None and session == self._bus.session and self._synced.get(upstream) != session:
+                history.rebase(int(answer[0]))
+                self._synced[upstream] = session
+        finally:
+            del self._syncing[upstream, session]
 
     async def _advance(self, upstream: UpstreamName, topics: Sequence[Topic]) -> None:
         if not await self._tell(upstream, topics):

@@ -1,13 +1,15 @@
 """Puts together what makes replicas behave as one cache: entries, counts and the bus, all on one Redis."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from gateway.cache.leads import Leads
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.redis_store import RedisStore, Tiered
 from gateway.cache.stores import MemoryStore
 from gateway.config import RedisAddress, RedisTls
+from gateway.protocol.call import UpstreamName
 from gateway.support.bus import LEASE, RedisBus
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
@@ -17,7 +19,10 @@ from gateway.support.tasks import Background
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How far a replica shares: the deadline of a question, how names begin, what may lie in Redis."""
+    """How far a replica shares: the deadline of a question, how names begin, what may lie in Redis.
+
+    `coalesce` is how long it waits for another's fetch, `coalesces` the same of single upstreams; 0 = not.
+    """
 
     timeout: float = 0.05
     prefix: str = "mcpgw"
@@ -26,6 +31,8 @@ class Sharing:
     lease: float = LEASE
     linger: float = 0.0
     """Seconds for which what is expired stays in Redis."""
+    coalesce: float = 1.0
+    coalesces: Mapping[UpstreamName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +44,7 @@ class Replicated:
     generations: RedisGenerations
     store: Tiered
     entries: RedisStore
+    leads: Leads | None
 
     def start(self) -> None:
         """Begin to hear the others; until then nothing is cached."""
@@ -76,4 +84,15 @@ def replicated(
     bus.prepare = generations.tell_the_untold
     entries = RedisStore(redis, generations, seal, clock, largest=sharing.largest, linger=sharing.linger)
     store = Tiered(memory, entries, generations, bus, clock, private_in_redis=sharing.private_in_redis)
-    return Replicated(redis, bus, generations, store, entries)
+    leads = Leads(
+        redis,
+        generations,
+        bus,
+        seal,
+        background,
+        bound=sharing.coalesce,
+        bounds=sharing.coalesces,
+        largest=sharing.largest,
+        private_in_redis=sharing.private_in_redis,
+    )
+    return Replicated(redis, bus, generations, store, entries, leads if sharing.coalesce else None)

@@ -9,6 +9,7 @@ from cachetools import LRUCache
 
 from gateway.cache.explain import Found, Last, Met, explained
 from gateway.cache.flight import Interrupted, SingleFlight
+from gateway.cache.leads import Leads, State, Turn
 from gateway.cache.policy import (
     CALL,
     Entry,
@@ -35,7 +36,7 @@ from gateway.cache.policy import (
 from gateway.cache.stores import Generations, Store
 from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, McpError
-from gateway.support.metrics import Metrics
+from gateway.support.metrics import Metrics, Turned
 
 Fill: TypeAlias = Callable[[], Awaitable[Reply]]
 
@@ -44,6 +45,7 @@ _DISTRUST = 600.0
 """Seconds for which no page of a list is public after the list turned out to be private in part (C-23)."""
 
 _SAYS_MORE = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_OUTCOMES: dict[State, Turned] = {"leads": "led", "told": "in-vain", "late": "gave-up"}
 _REASONS: dict[Verdict, Why] = {
     Verdict.ABSENT: "absent",
     Verdict.EXPIRED: "expired",
@@ -90,15 +92,22 @@ class ResponseCache:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         stale_if_error: float = 0.0,
+        leads: Leads | None = None,
     ) -> None:
-        """Let results stand in for `stale_if_error` beyond their ttl; the store must keep them as long."""
+        """Let results stand in for `stale_if_error` beyond their ttl; the store must keep them as long.
+
+        With `leads`, one of all replicas fetches what the others then find in the store.
+        """
         self._store = store
         self._generations = generations
         self._flight = flight
         self._metrics = metrics
         self._clock = clock
         self._stale_if_error = stale_if_error
+        self._leads = leads
         self._coalesces: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
+        self._reaches: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
+        """Whether the last result of a flight was one that other replicas find."""
         self._private_until: LRUCache[Key, float] = LRUCache(_REMEMBERED)
         self._last: LRUCache[Key, Last] = LRUCache(_REMEMBERED)
 
@@ -199,10 +208,13 @@ class ResponseCache:
         self._metrics.invalidated(lookup.upstream, "catalogue")
 
     async def _miss(self, lookup: Lookup, fill: Fill) -> Cached:
+        await self._ask_around(lookup)
+        turns = self._leads
         for slot in self._slots(lookup):
-            landed = await self._fly(slot, lookup, fill)
-            if landed is not None:
-                return landed
+            cached = await self._fly(slot, lookup, fill, turns)
+            if cached is not None:
+                return cached
+            turns = None  # other replicas are waited for once
         moment = await self._generations.moment(lookup.upstream)
         return (await self._refill(lookup, fill, moment)).cached
 
@@ -210,17 +222,37 @@ class ResponseCache:
         """Yield the flights this caller may wait for, one after the other while none has an answer for him.
 
         What was public is fetched once for everybody (B51); so is what nothing is known of yet, for callers
-        without a context. Nobody is given more than he might have fetched: what turns out private stays in
-        the context that fetched it (C-34).
+        without a context, and what the operator calls public. Nobody is given more than he might have
+        fetched: what turns out private stays in the context that fetched it (C-34).
         """
         own, public = private_key(lookup), public_key(lookup)
-        shares = lookup.rules.share_public and lookup.rules.scope != "private"
-        if shares and self._coalesces.get(public, own is None):
+        known = own is None or lookup.rules.scope == "public"
+        if _shares_public(lookup) and self._coalesces.get(public, known):
             yield public
         if own is not None and self._coalesces.get(own, True):
             yield own
 
-    async def _fly(self, slot: Key, lookup: Lookup, fill: Fill) -> Cached | None:
+    async def _ask_around(self, lookup: Lookup) -> None:
+        """Learn whether a result was public when another replica fetched it, if nothing is known here."""
+        leads, public = self._leads, public_key(lookup)
+        if leads is None or public in self._coalesces or not _shares_public(lookup):
+            return
+        if private_key(lookup) is None or lookup.rules.scope == "public":
+            return  # they wait for everybody's anyhow
+        try:
+            if await self._flight.run(("scope", public), lambda: leads.was_public(public)):
+                self._coalesces.setdefault(public, True)
+        except Interrupted:
+            raise UpstreamUnavailable(lookup.upstream, Reason.STOPPING) from None
+
+    def _waits_in_vain(self, leads: Leads, slot: Key, lookup: Lookup) -> bool:
+        """Whether the others would not find what a flight brings, as far as is known of the last one."""
+        public = public_key(lookup)
+        may_be_public = _shares_public(lookup) and self._coalesces.get(public, True)
+        found = slot == public or leads.shares(slot) or may_be_public
+        return not found or not self._reaches.get(slot, True)
+
+    async def _fly(self, slot: Key, lookup: Lookup, fill: Fill, leads: Leads | None) -> Cached | None:
         """Return what this caller or the one before him fetches, None when that is not for both."""
         moment = await self._generations.moment(lookup.upstream)
         everyones = slot == public_key(lookup)
@@ -229,7 +261,9 @@ class ResponseCache:
         async def fetch() -> _Landed:
             nonlocal led
             led = True
-            return await self._refill(lookup, fill, moment)
+            if leads is None or self._waits_in_vain(leads, slot, lookup):
+                return await self._refill(lookup, fill, moment)
+            return await self._refill_in_turn(leads, slot, lookup, fill, moment)
 
         try:
             # With the count in its name, a flight is never joined by a caller who came after an invalidation.
@@ -247,7 +281,31 @@ class ResponseCache:
     async def _refill(self, lookup: Lookup, fill: Fill, moment: int) -> _Landed:
         stored, verdict = await self._find(lookup)
         if stored is not None:
-            return _Landed(Cached(stored, "hit", "hit"), shared=True, public=stored.scope == "public")
+            return self._hit(lookup, stored)
+        return await self._fetch(lookup, fill, moment, verdict)
+
+    async def _refill_in_turn(
+        self, leads: Leads, slot: Key, lookup: Lookup, fill: Fill, moment: int
+    ) -> _Landed:
+        """Return what this replica fetches for all, or another does for this one."""
+        stored, verdict = await self._find(lookup)
+        if stored is not None:
+            return self._hit(lookup, stored)
+        async with leads.turn(slot, public_key(lookup), moment) as turn:
+            if turn.state != "alone":
+                # Who was followed has stored it, and so may have who led before us, since we looked.
+                stored, verdict = await self._find(lookup)
+                self._count(lookup, turn, found=stored is not None)
+            if stored is not None:
+                return self._hit(lookup, stored)
+            moment = await self._generations.moment(lookup.upstream)
+            return await self._fetch(lookup, fill, moment, verdict, turn)
+
+    async def _fetch(
+        self, lookup: Lookup, fill: Fill, moment: int, verdict: Verdict, turn: Turn | None = None
+    ) -> _Landed:
+        public = public_key(lookup)
+        known = self._coalesces.get(public)
         try:
             reply = await fill()
         except (Challenge, McpError, UpstreamUnavailable) as error:
@@ -256,8 +314,23 @@ class ResponseCache:
         landed = await self._keep(lookup, reply.result, moment, _REASONS[verdict])
         cached = landed.cached
         refused = cached.reason if cached.source == "bypass" else None
-        self._last[public_key(lookup)] = Last(cached.entry.scope, refused)
+        self._last[public] = Last(cached.entry.scope, refused)
+        learned = self._coalesces.get(public)
+        if turn is not None and turn.state == "leads":
+            turn.landed(learned, cached.entry.ttl)
+        elif self._leads is not None and learned is not None and learned is not known:
+            self._leads.note(public, learned, cached.entry.ttl)
         return landed
+
+    def _hit(self, lookup: Lookup, stored: Entry) -> _Landed:
+        public = stored.scope == "public"
+        if public:  # whoever fetched it
+            self._coalesces[public_key(lookup)] = self._reaches[public_key(lookup)] = True
+        return _Landed(Cached(stored, "hit", "hit"), shared=True, public=public)
+
+    def _count(self, lookup: Lookup, turn: Turn, *, found: bool) -> None:
+        outcome = "followed" if found else _OUTCOMES[turn.state]
+        self._metrics.cache_turn(lookup.upstream, lookup.method, outcome)
 
     async def _heed(self, lookup: Lookup, error: Challenge | McpError | UpstreamUnavailable) -> None:
         """Let nothing stand in later for what its upstream has refused to give again (C-33)."""
@@ -317,6 +390,7 @@ class ResponseCache:
             # For those who asked before the change, and for no one else (C-32).
             return _Landed(Cached(replace(entry, ttl=0.0), "bypass", "generation"), shared, public)
         refused = await self._write(lookup, hints, entry)
+        self._note_reach(lookup, entry, refused)
         cached = Cached(entry, "miss", missed) if refused is None else Cached(entry, "bypass", refused)
         return _Landed(cached, shared, public)
 
@@ -341,6 +415,16 @@ class ResponseCache:
             return replace(hints, scope="private", why="private")
         return hints
 
+    def _note_reach(self, lookup: Lookup, entry: Entry, refused: Why | None) -> None:
+        if self._leads is None:
+            return
+        private, public = private_key(lookup), public_key(lookup)
+        arm = public if entry.scope == "public" else private
+        reaches = refused is None and arm is not None and self._leads.shares(arm, len(entry.result))
+        self._reaches[public] = reaches and arm is public
+        if private is not None:
+            self._reaches[private] = reaches
+
     def _remember(self, lookup: Lookup, hints: Hints) -> tuple[bool, bool]:
         """Note whether the next misses may wait for each other; return who may share this: context, all."""
         shared = may_coalesce(hints, owner=context(lookup), method=lookup.method)
@@ -355,5 +439,9 @@ def _arms(lookup: Lookup) -> Iterator[Key]:
     """Yield where to look: the caller's own arm, then everybody's unless this upstream shares nothing."""
     if (key := private_key(lookup)) is not None:
         yield key
-    if lookup.rules.share_public and lookup.rules.scope != "private":
+    if _shares_public(lookup):
         yield public_key(lookup)
+
+
+def _shares_public(lookup: Lookup) -> bool:
+    return lookup.rules.share_public and lookup.rules.scope != "private"

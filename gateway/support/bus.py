@@ -92,6 +92,7 @@ A list that began anew, because Redis lost it, lacks who has not enrolled again 
 """
 
 CONFIRM = Script("confirm", "redis.call('PUBLISH', KEYS[1], ARGV[1]) return {1}")
+TELL = Script("tell", "return {redis.call('PUBLISH', KEYS[1], ARGV[1])}")
 
 
 class Bus(Protocol):
@@ -120,6 +121,10 @@ class Bus(Protocol):
         """Return once every other replica has handled a message; False when that is not known."""
         ...
 
+    async def tell(self, topic: str, message: bytes) -> None:
+        """Announce what nobody needs to confirm: it may be missed, by everybody."""
+        ...
+
     def watch(self, lost: Callable[[], None]) -> None:
         """Have something done at once whenever a session ends."""
         ...
@@ -145,6 +150,9 @@ class LocalBus:
     async def announce(self, topic: str, message: bytes) -> bool:
         return True
 
+    async def tell(self, topic: str, message: bytes) -> None:
+        """Nobody else is there."""
+
     def watch(self, lost: Callable[[], None]) -> None:
         """The one session never ends."""
 
@@ -153,7 +161,10 @@ class LocalBus:
 
 
 class _Message(msgspec.Struct, array_like=True):
-    """What is published, sealed. A confirmation has no topic, and what comes back to its sender no number."""
+    """What is published, sealed. A confirmation has no topic, and what comes back to its sender no number.
+
+    What nobody is to confirm has a topic and no number.
+    """
 
     sender: str
     number: int
@@ -315,6 +326,12 @@ class RedisBus:
                 del self._pending[number]
         return not any(pending.failed for pending in told.values())
 
+    async def tell(self, topic: str, message: bytes) -> None:
+        spelled = _encode(_Message(self._me, 0, topic, message))
+        for line in self._lines:
+            uncounted = b"::" + line.seal.encrypt(_PURPOSE, spelled)
+            await self._redis.run(TELL, [line.channel], [uncounted])
+
     def distrust(self) -> None:
         if self._linked:
             self._end("not to be trusted")
@@ -459,7 +476,8 @@ class RedisBus:
             if message.sender != self._me:
                 for receive in self._receivers.get(message.topic, ()):
                     receive(message.data)
-                await self._confirm(line, message)
+                if message.number:
+                    await self._confirm(line, message)
         elif message.number:
             if (pending := self._pending.get(message.number)) is not None:
                 pending.confirm(message.sender)

@@ -26,6 +26,8 @@ from gateway.protocol import methods
 from gateway.protocol.call import Reason
 
 Side: TypeAlias = Literal["downstream", "upstream"]
+Turned: TypeAlias = Literal["led", "followed", "in-vain", "gave-up"]
+"""What became of a fetch that one replica makes for all: made here, or waited for, with or without use."""
 Values: TypeAlias = tuple[str, ...]
 Cell: TypeAlias = list[float]
 
@@ -82,7 +84,21 @@ CHANGE_CAUSES = frozenset(
     {"list_changed", "updated", "reconnect", "catalogue", "cursor", "schema", "settings", "purge"}
 )
 REDIS_OPERATIONS = frozenset(
-    {"get", "put", "delete", "sync", "advance", "enrol", "resign", "announce", "confirm"}
+    {
+        "get",
+        "put",
+        "delete",
+        "sync",
+        "advance",
+        "enrol",
+        "resign",
+        "announce",
+        "confirm",
+        "tell",
+        "lead",
+        "release",
+        "scope",
+    }
 )
 REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
@@ -222,6 +238,13 @@ class Metrics:
             "upstream",
             "method",
             "source",
+        )
+        self._turns = self._counter(
+            "cache_turns",
+            "Fetches by turns with other replicas: led for all, followed, followed in vain, waited too long",
+            "upstream",
+            "method",
+            "outcome",
         )
         self._entries = self._gauge("cache_entries", "Entries held in memory")
         self._bytes = self._gauge("cache_bytes", "Bytes of those entries")
@@ -404,6 +427,10 @@ class Metrics:
     def cache_hints(self, upstream: str, method: str, *, overridden: bool) -> None:
         """Count a fetched result, and whether a setting changed what its upstream said of its reuse."""
         self._hints.add(upstream, methods.label(method), "override" if overridden else "upstream")
+
+    def cache_turn(self, upstream: str, method: str, outcome: Turned) -> None:
+        """Count a fetch that one replica makes for all."""
+        self._turns.add(upstream, methods.label(method), outcome)
 
     def cache_size(self, entries: int, bytes: int) -> None:
         """Say what the memory store holds."""

@@ -6,12 +6,13 @@ async with redis_server() as server, replica(server) as one, replica(server) as 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.cache.flight import SingleFlight
+from gateway.cache.leads import Leads
 from gateway.cache.policy import Lookup
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.cache.redis_store import RedisStore, Tiered
@@ -19,13 +20,15 @@ from gateway.cache.replicated import Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.config import RedisTls, parse_redis_url
-from gateway.protocol.call import Reply
+from gateway.protocol.call import Reply, UpstreamName
 from gateway.support.bus import RedisBus
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from tests.unit.cache.clock import Clock
+
+NO_BOUNDS: Mapping[UpstreamName, float] = {}
 
 
 class Place(Protocol):
@@ -46,6 +49,8 @@ class Replica:
     shared: RedisStore
     store: Tiered
     flight: SingleFlight
+    leads: Leads | None
+    background: Background
     cache: ResponseCache
     metrics: Metrics
 
@@ -76,14 +81,16 @@ async def replica(
     timeout: float = 2.0,
     lease: float = 2.0,
     most_topics: int = 10_000,
+    coalesce: float = 20.0,
+    coalesces: Mapping[UpstreamName, float] = NO_BOUNDS,
     linked: bool = True,
     tls: RedisTls | None = None,
     stale_if_error: float = 0.0,
 ) -> AsyncIterator[Replica]:
-    """Run one, linked to the others; the deadline is long for the sake of a busy test machine."""
+    """Run one, linked to the others; deadline and bound are long for the sake of a busy test machine."""
     clock, background, metrics, seal = Clock(), Background(), Metrics(), Seal(keys)
     memory = MemoryStore(2**24, clock, linger=stale_if_error)
-    sharing = Sharing(timeout, "mcpgw", largest, private_in_redis, lease, stale_if_error)
+    sharing = Sharing(timeout, "mcpgw", largest, private_in_redis, lease, stale_if_error, coalesce, coalesces)
     parts = replicated(
         parse_redis_url(server.url),
         sharing,
@@ -96,7 +103,7 @@ async def replica(
         tls=tls,
     )
     flight = SingleFlight(background)
-    cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock, stale_if_error)
+    cache = ResponseCache(parts.store, parts.generations, flight, metrics, clock, stale_if_error, parts.leads)
     one = Replica(
         clock,
         parts.redis,
@@ -106,6 +113,8 @@ async def replica(
         parts.entries,
         parts.store,
         flight,
+        parts.leads,
+        background,
         cache,
         metrics,
     )

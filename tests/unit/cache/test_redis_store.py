@@ -31,6 +31,9 @@ GH = UpstreamName("gh")
 LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
 READ = replace(LISTS, method="resources/read", target="file:///x?token=hunter2")
 ANN = replace(LISTS, partition=Partition("ann"))
+SERVICE = (":changes", ":replicas", ":told", ":lead", ":scope")
+"""How the names of keys end that hold no entry."""
+
 NUMBERS = (
     b'{"ttlMs":60000,"cacheScope":"public","z":1.0,"a":[1,1e2,-0,9007199254740993,9223372036854775808,'
     b"18446744073709551616,1234567890123456789012345678901234567890,"
@@ -66,7 +69,7 @@ def fetches(fill) -> int:
 
 
 async def entry_key(server: RedisServer) -> str:
-    (key,) = [key for key in await server.keys() if not key.endswith((":changes", ":replicas", ":told"))]
+    (key,) = [key for key in await server.keys() if not key.endswith(SERVICE)]
     return key
 
 
@@ -109,9 +112,7 @@ async def test_a_private_result_stays_in_the_process_that_fetched_it(server: Red
         assert await one.ask(ANN, fill) == "miss absent"
         assert await one.ask(ANN, fill) == "hit hit"
         assert await two.ask(ANN, fill) == "miss absent"
-        assert [
-            key for key in await server.keys() if not key.endswith((":changes", ":replicas", ":told"))
-        ] == []
+        assert [key for key in await server.keys() if not key.endswith(SERVICE)] == []
 
 
 async def test_a_private_result_in_redis_is_its_owners(server: RedisServer) -> None:
@@ -141,7 +142,7 @@ async def test_redis_is_shown_no_token_uri_or_body(server: RedisServer) -> None:
     for secret in (b"hunter2", b"file:", b"ann", b"salary", b"gh", b"resources/read"):
         assert secret not in everything
     assert all(name.startswith("mcpgw:1:{") for name in names)
-    assert len({len(name) for name in names if not name.endswith(("changes", "replicas", "told"))}) == 1
+    assert len({len(name) for name in names if not name.endswith(SERVICE)}) == 1
 
 
 async def test_all_keys_of_an_upstream_are_in_one_slot(server: RedisServer) -> None:
@@ -328,9 +329,7 @@ async def test_what_is_too_large_stays_here(server: RedisServer) -> None:
     async with replica(server, largest=10_000) as one:
         await one.ask(LISTS, fill)
         assert await one.ask(LISTS, fill) == "hit hit"
-        assert [
-            key for key in await server.keys() if not key.endswith((":changes", ":replicas", ":told"))
-        ] == []
+        assert [key for key in await server.keys() if not key.endswith(SERVICE)] == []
 
 
 ENTRIES = st.builds(
