@@ -122,6 +122,8 @@ class Catalogue:
         self._settings = settings
         self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
         self.seen = LastSeen()
+        self.asked: set[UpstreamName] = set()
+        """The upstreams of which anything may have been cached by this process."""
         self.on_found: Callable[[Followed, str], None] | None = None
         """Told of a list that turned out to be another one, with nobody having said so."""
         self.revision = 0
@@ -443,6 +445,7 @@ class Catalogue:
         )
 
     def _lookup(self, name: UpstreamName, method: str, caller: Caller, target: str | None) -> Lookup:
+        self.asked.add(name)
         return Lookup(
             upstream=name,
             settings=self._settings[name],

@@ -39,8 +39,11 @@ _WITH_TASKS = join({"extensions": join({TASKS: b"{}"})})
 class Following(Protocol):
     """Which replica holds an upstream's stream, and how the others hear what it says."""
 
-    def turn(self, at: Followed) -> AbstractAsyncContextManager[object]:
-        """Wait until this process may hold the stream; whoever loses it is cancelled inside the block."""
+    def turn(self, at: Followed) -> AbstractAsyncContextManager[bool]:
+        """Wait until this process may hold the stream; whoever loses it is cancelled inside the block.
+
+        Entering says whether another replica heard the upstream until now: then what is cached is still true.
+        """
         ...
 
 
@@ -49,8 +52,9 @@ class Ears:
     """Whom a follower tells; none of them waits."""
 
     heard: Callable[[Followed, Notice], None]
-    resumed: Callable[["Follower", frozenset[str] | None], None]
-    """Nothing was heard for a while before now, but of these resources before; None = it is the first."""
+    resumed: Callable[["Follower", frozenset[str] | None, bool], None]
+    """Nothing was heard for a while before now, but of these resources before; None = it is the first stream,
+    and True with it that another replica had heard everything until then."""
     refused: Callable[["Follower"], None]
     """The upstream refuses the context's own credential, which it had accepted."""
     idle: Callable[["Follower"], None]
@@ -93,6 +97,7 @@ class Follower:
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, None before the first."""
+        self._handed_over = False
         self._failures = 0
         self._unsupported = False
         self._turned_away = False
@@ -189,7 +194,7 @@ class Follower:
         self._found_out()
         while self.wanted:
             try:
-                async with self._following.turn(self.at):
+                async with self._following.turn(self.at) as self._handed_over:
                     await self._hold()
             finally:
                 self._drop()
@@ -286,7 +291,7 @@ class Follower:
     def _resumed(self) -> None:
         if self._heard_of is not None:
             self._metrics.listen_gap(self.at.upstream)
-        self._ears.resumed(self, self._heard_of)
+        self._ears.resumed(self, self._heard_of, self._handed_over)
 
     async def _read(self, stream: "_Stream") -> None:
         listen = self._pool.listen(

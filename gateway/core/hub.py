@@ -60,9 +60,9 @@ class Alone:
     """The only replica: whatever is to be followed, it follows."""
 
     @asynccontextmanager
-    async def turn(self, at: Followed) -> AsyncIterator[None]:
-        """Hold the stream for as long as it likes."""
-        yield
+    async def turn(self, at: Followed) -> AsyncIterator[bool]:
+        """Hold the stream for as long as it likes; nothing was cached before this process began."""
+        yield True
 
 
 @dataclass(slots=True)
@@ -315,7 +315,11 @@ class Hub:
     def _found(self, at: Followed, method: str) -> None:
         """Take in that a list is another one than when it was last fetched."""
         log.info("upstream %s: %s changed without a word", at.upstream, method)
-        self._lane(at).add(Change(at.upstream, LISTS_OF[KIND_OF[method]][0], cause="catalogue"))
+        self._lane(at).add(self._unsaid(at, method))
+
+    def _unsaid(self, at: Followed, method: str) -> Change:
+        """Return the change of a list that its upstream did not speak of; it is about one context only."""
+        return Change(at.upstream, LISTS_OF[KIND_OF[method]][0], cause="catalogue", partition=at.context)
 
     def _lane(self, at: Followed) -> Lane:
         lane = self._lanes.get(at)
@@ -369,9 +373,12 @@ class Hub:
 
     # Gaps
 
-    def _resumed(self, follower: Follower, missed: frozenset[str] | None) -> None:
+    def _resumed(self, follower: Follower, missed: frozenset[str] | None, handed_over: bool) -> None:
         """Take in that an upstream's stream is there (again): what happened before is not known."""
-        self._background.start(self._resume(follower.at, missed), name=f"resume {follower.at.upstream}")
+        name = follower.at.upstream
+        if missed is None and handed_over and name not in self._catalogue.asked:
+            return  # nothing was cached that could be outdated
+        self._background.start(self._resume(follower.at, missed), name=f"resume {name}")
 
     async def _resume(self, at: Followed, missed: frozenset[str] | None) -> None:
         # A caller's first stream says nothing about what is cached for others.
@@ -403,7 +410,7 @@ class Hub:
             if (
                 owed and not proven and self._pool.available(at.upstream)
             ):  # else they are told when it is back
-                self._lane(at).add(Change(at.upstream, LISTS_OF[KIND_OF[method]][0], cause="catalogue"))
+                self._lane(at).add(self._unsaid(at, method))
 
     async def _fetched(self, at: Followed, method: str, caller: Caller) -> bool:
         try:

@@ -86,7 +86,9 @@ async def test_a_joined_private_list_is_joined_anew():
     """The remembered whole goes with its parts; Bob's parts are still there."""
     async with (
         ScriptedUpstream(tools=[tool("a")], scope="private") as alpha,
-        running({"alpha": alpha}, clock=Clock(), admin="127.0.0.1:0") as gateway,
+        running(
+            {"alpha": {"url": alpha.url, "auth": "forward"}}, clock=Clock(), admin="127.0.0.1:0"
+        ) as gateway,
     ):
         for token in (ANN, BOB):
             await gateway.ask("tools/list", token=token)
