@@ -359,7 +359,9 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
     if ready is not None:
         ready(addresses)
     if not config.secrets.keys:
-        log.info("no secrets.keys: cursors are sealed with a random key and end with this process")
+        log.info(
+            "no secrets.keys: cursors and ids of tasks are sealed with a random key and end with this process"
+        )
     await asked.wait()
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)
     await gateway.stop(config.shutdown_grace)

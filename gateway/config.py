@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from gateway.protocol.methods import TASKS, UI
 from gateway.settings import mcp_servers
 from gateway.settings.document import (
     MOST_BYTES,
@@ -43,6 +44,7 @@ from gateway.settings.values import (
     Duration,
     EndpointPath,
     ExposedName,
+    ExtensionId,
     FilePath,
     Flag,
     FromFile,
@@ -51,6 +53,7 @@ from gateway.settings.values import (
     KeyPrefix,
     Label,
     ListenAddress,
+    MethodPattern,
     NameLength,
     Namespace,
     Network,
@@ -316,6 +319,9 @@ class Upstream(Model):
     """How far its cache hints are followed."""
     tools: ToolRules = ToolRules()
     """Which of its tools are shown, by the upstream's own names."""
+    methods: list[MethodPattern] = []
+    """Methods of extensions that it serves, such as com.example.search/*; an endpoint with one upstream hands
+    it every method that is nobody else's."""
     tls: Tls = Tls()
     """How an https address is trusted."""
     proxy: ProxyUrl | None = None
@@ -392,6 +398,8 @@ class Names(Model):
     """Longer names are cut and end in a hash."""
     charset: Literal["strict", "spec"] = "strict"
     """strict = A-Z a-z 0-9 _ -, what model APIs accept; spec = "." too."""
+    bare_name_fallback: Flag = False
+    """Let MCP Apps call tools by their upstream's own name, where no other has a tool of that name."""
 
     @model_validator(mode="after")
     def _separator_in_charset(self) -> Self:
@@ -498,6 +506,10 @@ class Config(Model):
     """Path -> what it serves; by default /mcp with every upstream."""
     upstreams: Mapping[Namespace, Upstream]
     """Key -> a server behind the gateway: its URL or a mapping."""
+    extensions: list[ExtensionId] = [TASKS, UI]
+    """The extensions carried between clients and upstreams that both declare them."""
+    strict_task_headers: Flag = False
+    """Refuse requests about tasks that lack the Mcp-Name header; one that differs is refused anyway."""
     limits: Limits = Limits()
     """What one caller or one message may cost."""
     subscriptions: Subscriptions = Subscriptions()

@@ -1,4 +1,4 @@
-"""Answers whether a tool may be seen and called: allow and deny lists of shell globs."""
+"""Answers whether a tool may be seen and called, and what a method is: lists of shell globs."""
 
 import re
 from fnmatch import translate
@@ -13,10 +13,11 @@ def allowed(name: str, rules: ToolRules) -> bool:
     Rules of an upstream are about original names, rules of an endpoint about exposed ones; the caller
     hands in the one that goes with the rules.
     """
-    return _matches(name, rules.allow) and not (rules.deny and _matches(name, rules.deny))
+    return matches(name, rules.allow) and not (rules.deny and matches(name, rules.deny))
 
 
-def _matches(name: str, patterns: list[str]) -> bool:
+def matches(name: str, patterns: list[str]) -> bool:
+    """Whether one of the patterns fits the whole name, case-sensitively (E-32)."""
     return "*" in patterns or any(_glob(pattern).match(name) for pattern in patterns)
 
 

@@ -6,30 +6,36 @@ comes through the cache.
 
 import logging
 import re
-from collections.abc import Callable
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from typing import assert_never
 
+import msgspec
+
 from gateway.cache.responses import Cached
-from gateway.core.capabilities import relayable
+from gateway.core.capabilities import declares, needed, relayable
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.dialogue import Dialogue, Refused, Turn, unknown_state
-from gateway.core.directory import PUBLIC, Directory, Target
+from gateway.core.directory import PUBLIC, Directory, Target, not_served
 from gateway.core.federation import Federation
 from gateway.core.results import (
     Asking,
     Dressed,
+    Foreign,
+    Promising,
     completion_target,
     dress_error,
     dress_notice,
     made,
+    missing_capability,
     normalise,
     rewrite_params,
 )
 from gateway.core.reuse import origin, reuse
 from gateway.core.router import Namespace, uri_problem
-from gateway.core.shapes import InvalidResult
+from gateway.core.shapes import InvalidResult, is_object
+from gateway.core.tasks import Tasks
 from gateway.protocol.call import (
     Answer,
     Call,
@@ -64,6 +70,7 @@ log = logging.getLogger(__name__)
 _PROFILES = 1024
 _LONGEST_PROFILE = 4096
 
+_NAMES = ("name", "uri", "taskId")
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 
 
@@ -78,6 +85,8 @@ class Courier:
         catalogue: Catalogue,
         directory: Directory,
         dialogue: Dialogue,
+        tasks: Tasks,
+        extensions: frozenset[str],
         metrics: Metrics,
         server_info: bytes,
         clock: Callable[[], float],
@@ -87,10 +96,12 @@ class Courier:
         self._catalogue = catalogue
         self._directory = directory
         self._dialogue = dialogue
+        self._tasks = tasks
+        self._extensions = extensions
         self._metrics = metrics
         self._server_info = server_info
         self._clock = clock
-        self._relayable = lru_cache(_PROFILES)(relayable)
+        self._relayable = lru_cache(_PROFILES)(partial(relayable, extensions=extensions))
 
     def __repr__(self) -> str:
         return f"<Courier {self._federation.endpoint}: {', '.join(self._federation.namespaces)}>"
@@ -236,6 +247,36 @@ class Courier:
             return Answer(made(call.method, nothing, server_info=self._server_info).segments())  # F-34
         return await self._asked(call, caller.principal, emit, *owner)
 
+    async def task(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
+        """Return what the upstream that works on a task answers about it (T-09)."""
+        principal = caller.principal
+        self._directory.check_extended(call.method, row)
+        if row.extension is not None and not declares(row.extension, call.meta.capabilities):
+            raise missing_capability(needed(row.extension))
+        if call.method == "tasks/update" and not is_object(call.params.get("inputResponses")):
+            raise McpError(INVALID_PARAMS, "inputResponses must be an object")
+        held = self._tasks.find(_string(call, "taskId"), principal)
+        request = self._request(call, principal, held.upstream, held.original, self._declared(call))
+        # Neither progress nor log messages are told of tasks (T-13).
+        quiet = msgspec.structs.replace(request, log_level=None, wants_progress=False)
+        result = await self._reply(call, emit, held.upstream, quiet)
+        shown = self._shown(held.upstream, principal.partition)
+        with self._judging(call, held.upstream):
+            dressed = self._tasks.report(call, held, result, namespace=shown, server_info=self._server_info)
+        return Answer(dressed.segments())
+
+    async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
+        """Return what an upstream answers to a method that is not known here (K-08)."""
+        upstream = self._federation.carrier(call.method)
+        if upstream is None:
+            raise not_served(call.method)
+        principal = caller.principal
+        request = self._request(call, principal, upstream, "", self._declared(call))
+        result = await self._reply(
+            call, emit, upstream, msgspec.structs.replace(request, named_by=_named_by(call))
+        )
+        return Answer(self._normalised(call, principal, upstream, result, principal.partition).segments())
+
     async def _asked(
         self,
         call: Call,
@@ -248,13 +289,16 @@ class Courier:
         """Return what one upstream answers now; nothing of it is kept."""
         declared = self._declared(call)
         request = self._request(call, principal, upstream, original, declared, target)
+        result = await self._reply(call, emit, upstream, request)
+        return Answer(self._normalised(call, principal, upstream, result, principal.partition).segments())
+
+    async def _reply(self, call: Call, emit: Emit, upstream: UpstreamName, request: Request) -> Json:
         try:
             reply = await self._pool.call(upstream, request, self._relay(call, upstream, emit))
         except McpError as error:
             await self._doubt(call, upstream, error)
             raise self._outward(error, upstream, call) from None
-        dressed = self._normalised(call, principal, upstream, reply.result, principal.partition)
-        return Answer(dressed.segments())
+        return reply.result
 
     def _request(
         self,
@@ -297,19 +341,36 @@ class Courier:
         partition: Partition | None,
     ) -> Dressed:
         """Return what this caller is given; `partition` are those who may be shown the URIs in it (F-11)."""
-        namespace = self._federation.namespaces[upstream]
-        shown = _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
-        try:
-            outcome = normalise(call.method, result, namespace=shown, server_info=self._server_info)
+        shown, server_info = self._shown(upstream, partition), self._server_info
+        with self._judging(call, upstream):
+            outcome = normalise(call.method, result, namespace=shown, server_info=server_info)
             match outcome:
                 case Dressed():
                     return outcome
                 case Asking():
                     return self._dialogue.ask(
-                        call, principal, outcome, namespace=shown, server_info=self._server_info
+                        call, principal, outcome, namespace=shown, server_info=server_info
                     )
+                case Promising():
+                    return self._tasks.promise(
+                        call, principal, outcome, namespace=shown, server_info=server_info
+                    )
+                case Foreign():
+                    if not self._directory.shares_extension(upstream, call.meta.capabilities):
+                        raise InvalidResult("resultType is not one that was asked for")
+                    return outcome.dressed(call.method, server_info=server_info)
                 case never:
                     assert_never(never)
+
+    def _shown(self, upstream: UpstreamName, partition: Partition | None) -> "_Shown":
+        namespace = self._federation.namespaces[upstream]
+        return _Shown(namespace, lambda uri: self._directory.show(partition, uri, upstream))
+
+    @contextmanager
+    def _judging(self, call: Call, upstream: UpstreamName) -> Iterator[None]:
+        """Make an invalid result the upstream's failure, unless the client is to be told what it lacks."""
+        try:
+            yield
         except InvalidResult as error:
             log.warning("upstream %s: invalid result of %s: %s", upstream, call.method, error)
             self._metrics.dropped(upstream, "response")
@@ -331,7 +392,9 @@ class Courier:
     def _declared(self, call: Call) -> bytes:
         """Return the capabilities to declare upstream on a call's behalf."""
         declared = bytes(call.meta.capabilities)
-        return self._relayable(declared) if len(declared) <= _LONGEST_PROFILE else relayable(declared)
+        if len(declared) <= _LONGEST_PROFILE:
+            return self._relayable(declared)
+        return relayable(declared, extensions=self._extensions)
 
 
 _UNKNOWN = re.compile(
@@ -373,6 +436,14 @@ def _check_headers(call: Call, target: Target) -> None:
     problem = check_param_headers(target.item.header_params, call.param_headers, call.params.get("arguments"))
     if problem is not None:
         raise McpError(HEADER_MISMATCH, problem)
+
+
+def _named_by(call: Call) -> str | None:
+    """Return the parameter that the client's Mcp-Name mirrors, None when it mirrors none (K-08)."""
+    if call.name_header is None:
+        return None
+    params = call.params
+    return next((key for key in _NAMES if text_of(params.get(key)) == call.name_header), None)
 
 
 def _string(call: Call, key: str) -> str:

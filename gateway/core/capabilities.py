@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.protocol.jsonrpc import Json, Malformed, canonical, encode, is_null, join, split, text_of
-
-UI = "io.modelcontextprotocol/ui"
-TASKS = "io.modelcontextprotocol/tasks"
+from gateway.protocol.methods import TASKS, UI
 
 RELAYED = frozenset({"elicitation.form", "elicitation.url", "sampling", "sampling.tools", "roots"})
 """The ways to ask the client back that the gateway carries; `sampling.context` stays out (U-14, M-24)."""
 
-RELAYED_EXTENSIONS = frozenset({UI})
-"""The extensions whose messages the gateway understands well enough to carry (K-01, K-13)."""
+RELAYED_EXTENSIONS = frozenset({TASKS, UI})
+"""The extensions that the gateway understands, carried unless the operator says otherwise (K-01, K-13)."""
 
 _MODES = frozenset({"form", "url"})
 _NESTED = frozenset({"elicitation", "sampling", "extensions", "experimental"})
@@ -110,6 +108,17 @@ def undeclared(required: Json, declared: Json) -> bytes | None:
         elif not parts <= there[feature]:
             missing[feature] = {part: {} for part in sorted(parts - there[feature])}
     return encode(missing) if missing else None
+
+
+def declares(extension: str, declared: Json) -> bool:
+    """Whether a client says that it knows this extension (K-01)."""
+    extensions = _present(declared).get("extensions")
+    return extensions is not None and _is_object(_present(extensions).get(extension, b"null"))
+
+
+def needed(extension: str) -> bytes:
+    """Return the capabilities of a client that knows this extension (E-15)."""
+    return encode({"extensions": {extension: {}}})
 
 
 def is_well_formed(capabilities: Json) -> bool:

@@ -161,12 +161,10 @@ class Dialogue:
         """
         members = asking.members
         try:
-            requests, state = _requests(members), _state(members)
-            if requests is None and state is None:
+            questions = self.questions(members, call.meta.capabilities, namespace)
+            state = _state(members)
+            if questions is None and state is None:
                 raise InvalidResult("input_required without inputRequests or requestState")  # M-02
-            if requests is not None:
-                _check_declared(requests, call)
-                members = {**members, "inputRequests": b"".join(self._shown(requests, namespace))}
         except InvalidResult:
             raise
         except Malformed as error:
@@ -175,11 +173,21 @@ class Dialogue:
         changes: dict[str, Pieces | None] = {
             "resultType": [b'"input_required"'],
             "requestState": [encode(token)],
+            "inputRequests": questions,
         }
-        if requests is None:
-            changes["inputRequests"] = None
         dressed = made(call.method, members, server_info=server_info, changes=changes)
         return replace(dressed, cacheable=False)  # M-04
+
+    def questions(self, members: Members, declared: Json, namespace: UriSpace) -> Pieces | None:
+        """Return the inputRequests as a client that declared this is given them, None when there are none.
+
+        Raises InvalidResult for what no client can answer, Refused for what this one cannot (M-05).
+        """
+        requests = _requests(members)
+        if requests is None:
+            return None
+        _check_declared(requests, declared)
+        return self._shown(requests, namespace)
 
     def _held(self, raw: Json, call: Call, principal: Principal) -> Round | None:
         try:
@@ -268,9 +276,9 @@ def _state(members: Members) -> str | None:
     return state
 
 
-def _check_declared(requests: Members, call: Call) -> None:
+def _check_declared(requests: Members, declared: Json) -> None:
     """Raise unless the client said that it can answer all of this (M-05)."""
-    missing = undeclared(asked_of(requests), call.meta.capabilities)
+    missing = undeclared(asked_of(requests), declared)
     if missing is not None:
         raise Refused("it asks for input that was not offered to it", missing_capability(missing))
 

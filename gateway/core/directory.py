@@ -10,7 +10,9 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from gateway.config import Config
+from gateway.core.capabilities import RELAYED_EXTENSIONS, declares
 from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
+from gateway.core.discover import extends
 from gateway.core.federation import Federation
 from gateway.core.lists import Item
 from gateway.core.router import NameTable, UriTable
@@ -22,8 +24,8 @@ from gateway.protocol.call import (
     UpstreamName,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, McpError
-from gateway.protocol.methods import LEGACY_METHODS, METHODS, Method
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Json, McpError
+from gateway.protocol.methods import LEGACY_METHODS, METHODS, UI, Method
 from gateway.upstream.pool import UpstreamPool
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,29 @@ class Directory:
             raise not_served(method)
         raise McpError(INTERNAL_ERROR, "no upstream is available")
 
+    def check_extended(self, method: str, row: Method) -> None:
+        """Raise when no upstream has the extension the method belongs to, or it is not let through (K-01)."""
+        if row.extension is None:
+            return
+        names = self._federation.namespaces
+        if row.extension not in self._config.extensions or not any(
+            self._extends(name, row.extension) is not False for name in names
+        ):
+            raise not_served(method)
+
+    def shares_extension(self, name: UpstreamName, declared: Json) -> bool:
+        """Whether both ends have some extension that is let through and not known here (K-06)."""
+        return any(
+            declares(extension, declared) and self._extends(name, extension)
+            for extension in self._config.extensions
+            if extension not in RELAYED_EXTENSIONS
+        )
+
+    def _extends(self, name: UpstreamName, extension: str) -> bool | None:
+        """Whether an upstream declared an extension; None while it has not said (B48)."""
+        discovered = self._pool.discovered(name)
+        return None if discovered is None else extends(discovered.capabilities, extension)
+
     def may_offer(self, name: UpstreamName, row: Method) -> bool:
         """Whether an upstream declared what the method needs, or has not said yet (B48)."""
         return self._catalogue.offers(name, row.capability) is not False
@@ -154,8 +179,26 @@ class Directory:
             for name, error in failures:
                 if self._catalogue.known(name, method, caller) is None:
                     raise error
+        target = await self._find_bare(method, exposed, caller)
+        if target is not None:
+            return target
         kind = "tool" if method == "tools/list" else "prompt"
         raise McpError(INVALID_PARAMS, f"Unknown {kind}: {exposed[:128]}")
+
+    async def _find_bare(self, method: str, original: str, caller: Caller) -> Target | None:
+        """Return whose own name for a tool this is, where an MCP App may use those (K-10).
+
+        An app knows its server's tools by their own names, and its host hands them on as they are.
+        """
+        if method != "tools/list" or not self._config.names.bare_name_fallback:
+            return None
+        names = [name for name in self._federation.namespaces if self.may_offer(name, METHODS[method])]
+        await self.ask_all(names, lambda name: self._catalogue.part(name, method, caller))
+        table = self._table(method, caller)
+        offering = [name for name in names if table.names is not None and table.names.exposed(name, original)]
+        if len(offering) != 1 or not self._extends(offering[0], UI):
+            return None
+        return Target(offering[0], original, table.listings[offering[0]].by_key[original])
 
     async def reread(self, method: str, exposed: str, caller: Caller) -> Target:
         """Return the target as its upstream lists it now, whatever the cache holds (U-20)."""

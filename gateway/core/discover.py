@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.core.capabilities import RELAYED_EXTENSIONS, TASKS, UI
+from gateway.core.capabilities import RELAYED_EXTENSIONS
 from gateway.protocol.jsonrpc import Json, Malformed, canonical, encode, is_null, join, split, text_of
+from gateway.protocol.methods import TASKS, UI
 
 _OFFERED = ("completions", "logging", "prompts", "resources", "tools")
 _LISTED = frozenset({"prompts", "resources", "tools"})
@@ -89,6 +90,12 @@ def notifies(capabilities: Mapping[str, Json], capability: str) -> bool:
 def subscribes(capabilities: Mapping[str, Json]) -> bool:
     """Whether an upstream promises to tell when a resource is updated."""
     return _is_true(_object(capabilities.get("resources")).get("subscribe"))
+
+
+def extends(capabilities: Mapping[str, Json], extension: str) -> bool:
+    """Whether an upstream's capabilities hold this extension (T-01)."""
+    raw = capabilities.get("extensions")
+    return offers(_object(raw), extension)
 
 
 def _capabilities(

@@ -77,7 +77,7 @@ def check(question: Question) -> Method:
         raise Unanswerable(f"{question.method} needs the uri that is read")
     if question.uri is not None and row.kind != "read":
         raise Unanswerable(f"{question.method} is not asked for by uri")
-    if question.name is not None and (row.kind in ("read", "discover", "complete")):
+    if question.name is not None and (row.kind in ("read", "discover", "complete", "task")):
         raise Unanswerable(f"{question.method} is not asked for by name")
     if question.arguments is not None:
         if question.method != CALL or question.name is None:
@@ -135,7 +135,8 @@ class Explainer:
         Raises Unanswerable for a question that no request could ask.
         """
         row = check(question)
-        caller = Caller(principal, list_profile(question.capabilities))
+        extensions = frozenset(self._config.extensions)
+        caller = Caller(principal, list_profile(question.capabilities, extensions=extensions))
         view: Whole | None = None
         match row.kind:
             case "discover" | "list":
@@ -216,7 +217,7 @@ class Explainer:
         request = Request(
             CALL,
             rewrite_params(CALL, params, target.original),
-            capabilities=relayable(question.capabilities),
+            capabilities=relayable(question.capabilities, extensions=frozenset(self._config.extensions)),
         )
         lookup = self._catalogue.call_lookup(upstream, target.original, caller, request)
         if lookup is None:

@@ -10,10 +10,12 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from gateway.config import Config
+from gateway.core.access import matches
 from gateway.core.catalogue import NOTHING, Listing
 from gateway.core.lists import expose_items, join_parts
 from gateway.core.router import Namespace, NameTable, Shelf, UriTable
 from gateway.protocol.call import UpstreamName
+from gateway.protocol.methods import is_foreign
 
 Made = TypeVar("Made")
 
@@ -71,6 +73,7 @@ class Federation:
         self.namespaces = namespaces(config, names)
         self._upstream_rules = {name: config.upstreams[name].tools for name in self.namespaces}
         self._endpoint_rules = served.tools
+        self._methods = {name: config.upstreams[name].methods for name in self.namespaces}
         self._made: LRUCache[tuple[object, ...], tuple[tuple[Listing, ...], object]] = LRUCache(_REMEMBERED)
 
     def __repr__(self) -> str:
@@ -80,6 +83,18 @@ class Federation:
         """Return what every exposed name of this upstream starts with; names are cut behind it only."""
         space = self.namespaces[name]
         return space.prefix + space.separator if space.prefix else ""
+
+    def carrier(self, method: str) -> UpstreamName | None:
+        """Return which upstream serves a method that is not known here (K-08), None when none does.
+
+        It is the first that the operator says it of, or the only one there is.
+        """
+        if not is_foreign(method):
+            return None
+        for name, patterns in self._methods.items():
+            if matches(method, patterns):
+                return name
+        return next(iter(self.namespaces)) if len(self.namespaces) == 1 else None
 
     def merged(self, method: str, listings: Mapping[UpstreamName, Listing]) -> Merged:
         """Return the lists of one method as one."""

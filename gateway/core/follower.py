@@ -14,10 +14,10 @@ from typing import Literal, Protocol, TypeAlias
 
 from gateway import config
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
-from gateway.core.capabilities import TASKS
 from gateway.core.discover import notifies, subscribes
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError, join
+from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background

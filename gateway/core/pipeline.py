@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import assert_never
 
 from cachetools import TTLCache
@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.core import discover
 from gateway.core.addressed import Courier
 from gateway.core.audience import KINDS, Place
-from gateway.core.capabilities import TASKS, list_profile, relayed_extensions, undeclared
+from gateway.core.capabilities import declares, list_profile, needed, relayed_extensions
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
@@ -26,9 +26,10 @@ from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
 from gateway.core.hub import Hub
 from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
-from gateway.core.results import Dressed, made
+from gateway.core.results import Dressed, made, missing_capability
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
 from gateway.core.router import uri_problem
+from gateway.core.tasks import Tasks
 from gateway.core.views import Views, Whole, owner
 from gateway.protocol.call import (
     META_SUBSCRIPTION_ID,
@@ -48,7 +49,6 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    MISSING_CLIENT_CAPABILITY,
     Json,
     Malformed,
     McpError,
@@ -59,7 +59,7 @@ from gateway.protocol.jsonrpc import (
     split,
     text_of,
 )
-from gateway.protocol.methods import METHODS, Method
+from gateway.protocol.methods import METHODS, TASKS, Method
 from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, read_wanted, spell
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal, SealBroken
@@ -101,12 +101,17 @@ class Pipeline:
         self._metrics = metrics
         self._server_info = server_info
         self._clock = clock
+        dialogue = Dialogue(federation, config, seal)
+        extensions = frozenset(config.extensions)
+        self._tasks = Tasks(federation, dialogue, seal, carried=TASKS in extensions)
         self._courier = Courier(
             federation,
             pool=pool,
             catalogue=catalogue,
             directory=self._directory,
-            dialogue=Dialogue(federation, config, seal),
+            dialogue=dialogue,
+            tasks=self._tasks,
+            extensions=extensions,
             metrics=metrics,
             server_info=server_info,
             clock=clock,
@@ -116,7 +121,7 @@ class Pipeline:
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, clock=clock
         )
-        self._profile = lru_cache(_PROFILES)(list_profile)
+        self._profile = lru_cache(_PROFILES)(partial(list_profile, extensions=extensions))
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
@@ -132,7 +137,7 @@ class Pipeline:
         """
         row = METHODS.get(call.method)
         if row is None:
-            raise not_served(call.method)
+            return await self._courier.foreign(call, self._caller(call, principal), emit)
         match row.kind:
             case "discover":
                 return await self._discover(call, principal)
@@ -144,10 +149,16 @@ class Pipeline:
                 return await self._courier.read(call, row, self._caller(call, principal), emit)
             case "complete":
                 return await self._courier.complete(call, row, self._caller(call, principal), emit)
+            case "task":
+                return await self._courier.task(call, row, self._caller(call, principal), emit)
             case "listen":
                 return await self.listen(call, principal, emit)
             case kind:
                 assert_never(kind)
+
+    def passes(self, method: str) -> bool:
+        """Whether an upstream may serve a method that is not known here (K-08)."""
+        return self._federation.carrier(method) is not None
 
     async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
         """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
@@ -164,7 +175,9 @@ class Pipeline:
             self._advertised(wanted),
             await self._places(wanted.uris, self._caller(call, principal), deadline),
             deadline=deadline,
-            extensions=relayed_extensions(call.meta.capabilities),
+            extensions=relayed_extensions(
+                call.meta.capabilities, extensions=frozenset(self._config.extensions)
+            ),
         )
         meta: Members = {META_SUBSCRIPTION_ID: call.id}
         try:
@@ -243,7 +256,12 @@ class Pipeline:
         ]
         if not parts:
             raise _all_failed(call.method, failures)
-        merged = discover.merge(parts, listens=True, max_instructions=self._config.limits.instructions)
+        merged = discover.merge(
+            parts,
+            listens=True,
+            max_instructions=self._config.limits.instructions,
+            extensions=frozenset(self._config.extensions),
+        )
         expires, scope = _least(
             ((cached.entry.received + cached.entry.ttl, cached.entry.scope) for cached in answers.values()),
             partial=bool(failures),
@@ -393,8 +411,9 @@ class Pipeline:
 
     def _caller(self, call: Call, principal: Principal) -> Caller:
         declared = bytes(call.meta.capabilities)
-        short = len(declared) <= _LONGEST_PROFILE
-        return Caller(principal, self._profile(declared) if short else list_profile(declared))
+        if len(declared) <= _LONGEST_PROFILE:
+            return Caller(principal, self._profile(declared))
+        return Caller(principal, list_profile(declared, extensions=frozenset(self._config.extensions)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,13 +434,8 @@ def _weight(snapshot: _Snapshot) -> int:
 def _wanted(call: Call) -> Wanted:
     """Return what a listen wants; raises when it wants tasks without knowing of them (L-23)."""
     wanted = read_wanted(call.params)
-    needs: Members = {"extensions": join({TASKS: b"{}"})}
-    if wanted.tasks and undeclared(join(needs), call.meta.capabilities):
-        raise McpError(
-            MISSING_CLIENT_CAPABILITY,
-            "notifications.taskIds needs the tasks extension",
-            join({"requiredCapabilities": join(needs)}),
-        )
+    if wanted.tasks and not declares(TASKS, call.meta.capabilities):
+        raise missing_capability(needed(TASKS), "notifications.taskIds needs the tasks extension")
     return wanted
 
 

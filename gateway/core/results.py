@@ -6,8 +6,8 @@ to is spliced whole, and a 15 MB picture is passed over, never decoded or copied
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Never
+from dataclasses import dataclass, replace
+from typing import Never, TypeAlias
 
 from gateway.core.capabilities import is_well_formed, undeclared
 from gateway.core.shapes import (
@@ -89,16 +89,47 @@ class Asking:
     members: Members
 
 
-def normalise(method: str, result: Json, *, namespace: UriSpace, server_info: Json) -> Dressed | Asking:
+@dataclass(frozen=True, slots=True)
+class Promising:
+    """A result that promises another, a task, as its upstream wrote it (T-02)."""
+
+    members: Members
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A result of a kind that only some extension knows, as its upstream wrote it (K-06)."""
+
+    kind: str
+    members: Members
+
+    def dressed(self, method: str, *, server_info: Json) -> Dressed:
+        """Return it as it is, but for who answers; what its other members mean is not known."""
+        kept = {key: [self.members[key]] for key in ("ttlMs", "cacheScope") if key in self.members}
+        changes: dict[str, Pieces | None] = {"resultType": [encode(self.kind)], **kept}
+        return replace(made(method, self.members, server_info=server_info, changes=changes), cacheable=False)
+
+
+Outcome: TypeAlias = Dressed | Asking | Promising | Foreign
+
+
+def normalise(method: str, result: Json, *, namespace: UriSpace, server_info: Json) -> Outcome:
     """Return an upstream's result rewritten, all but the hints, which differ from hit to hit.
 
-    One that asks back is left to whoever may pass it on. Raises InvalidResult for what no client could read
-    or was not asked for.
+    One that does not answer yet is left to whoever may pass it on. Raises InvalidResult for what no client
+    could read or was not asked for.
     """
     try:
         members = split(result)
-        if _kind(method, members) == "input_required":
-            return Asking(members)
+        match _kind(method, members):
+            case "complete":
+                pass
+            case "input_required":
+                return Asking(members)
+            case "task":
+                return Promising(members)
+            case kind:
+                return Foreign(kind, members)
         changes = _payload_changes(method, members, namespace)
         return made(method, members, server_info=server_info, changes=changes)
     except InvalidResult:
@@ -122,10 +153,10 @@ def made(
     """
     wanted: dict[str, Pieces | None] = {
         "resultType": [b'"complete"'],
-        **changes,
-        "_meta": [_result_meta(members.get("_meta"), {**own_meta, META_SERVER_INFO: server_info})],
         "ttlMs": None,
         "cacheScope": None,
+        **changes,
+        "_meta": [_result_meta(members.get("_meta"), {**own_meta, META_SERVER_INFO: server_info})],
     }
     row = METHODS.get(method)
     pieces = object_pieces(members, wanted)
@@ -133,22 +164,45 @@ def made(
     return Dressed(row is not None and row.cacheable, segments_of(pieces))
 
 
+def inlined(result: Json, *, namespace: UriSpace) -> Pieces | None:
+    """Return a call's result that stands inside another one, None when it may stay as it is (T-03).
+
+    Nobody but the outer one says who answers. Raises InvalidResult for what no client could read.
+    """
+    members = split(result)
+    if _kind("tools/call", members) != "complete":
+        raise InvalidResult("a finished task has a result that is not finished")
+    changes = _payload_changes("tools/call", members, namespace) | _without_nulls(members, "resultType")
+    if "_meta" in members:
+        foreign = _foreign_meta(members["_meta"])
+        if not foreign:
+            changes["_meta"] = None
+        elif len(foreign) < len(split(members["_meta"])):
+            changes["_meta"] = [join(foreign)]
+    return object_pieces(members, changes) if changes else None
+
+
 def rewrite_params(method: str, params: Members, target: str) -> dict[str, Json]:
     """Return a client's params as the upstream is sent them; `target` is what it calls the thing asked for.
 
     What belongs to other methods or eras is dropped: inputs where none can have been asked for (M-07), a
     legacy `task` (T-14). Of protocol fields null means absent (E-28), inside `arguments` it is data (E-27).
+    Of a method that is not known here nothing is known to change (K-08).
     """
     row = METHODS.get(method)
-    dropped = set() if row is not None and row.may_ask else {"inputResponses", "requestState"}
+    if row is None:
+        return dict(params)
+    dropped = set() if row.may_ask else {"inputResponses", "requestState"}
     if method == "tools/call":
         dropped.add("task")
+    elif method == "tasks/update":
+        dropped.remove("inputResponses")
     sent: dict[str, Json] = {
         key: raw
         for key, raw in params.items()
         if key not in dropped and not (key in _OPTIONAL_PARAMS and is_null(raw))
     }
-    if row is not None and row.named_by is not None:
+    if row.named_by is not None:
         sent[row.named_by] = _renamed(sent.get(row.named_by), target)
     elif method == "completion/complete":
         kind, _ = completion_target(params)
@@ -264,18 +318,18 @@ _CORE_NOTIFICATIONS = frozenset(
 )
 
 
-def _kind(method: str, members: Members) -> Literal["complete", "input_required"]:
-    """Return what kind of result it is; raises for one that was not asked for (E-09)."""
+def _kind(method: str, members: Members) -> str:
+    """Return what kind of result it is; raises for one that is no answer to this method."""
     raw = members.get("resultType")
     kind = "complete" if is_null(raw) else text_of(raw)
-    if kind == "complete":
-        return "complete"
-    if kind != "input_required":
-        raise InvalidResult("resultType is not one that was asked for")  # T-02: a task neither
+    if not kind:
+        raise InvalidResult("resultType is not a string that says anything")
     row = METHODS.get(method)
-    if row is None or not row.may_ask:
+    if kind == "input_required" and (row is None or not row.may_ask):
         raise InvalidResult(f"input_required is no answer to {method}")  # M-01
-    return "input_required"
+    if kind == "task" and method != "tools/call":
+        raise InvalidResult(f"a task is no answer to {method}")  # T-02
+    return kind
 
 
 def _payload_changes(method: str, members: Members, namespace: UriSpace) -> dict[str, Pieces | None]:

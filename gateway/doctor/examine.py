@@ -283,7 +283,7 @@ class _Examiner:
             one for one in ("tools", "prompts", "resources") if one not in self.checkup.capabilities
         ]:
             self._note(f"it declares no {' and no '.join(missing)}")
-        self.notes += extensions_left_out(self.name, self._capabilities)
+        self.notes += extensions_left_out(self.name, self._config, self._capabilities)
 
     def _offers(self, method: str) -> bool:
         return offers(self._capabilities, METHODS[method].capability or "")

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 from gateway.cache.policy import CALL, Hints, Override, Rules, Why, hints_of, may_store, ttl_of
 from gateway.config import Config, ToolRules
 from gateway.core.access import allowed
-from gateway.core.capabilities import RELAYED_EXTENSIONS
 from gateway.core.catalogue import Listing
 from gateway.core.federation import Federation
 from gateway.protocol.call import Partition, UpstreamName
@@ -205,15 +204,15 @@ def rules_without_a_tool(name: str, config: Config, tools: Listing) -> Iterator[
             )
 
 
-def extensions_left_out(name: str, capabilities: Mapping[str, Json]) -> Iterator[Note]:
-    """Yield the extensions that an upstream declares and the gateway does not carry."""
+def extensions_left_out(name: str, config: Config, capabilities: Mapping[str, Json]) -> Iterator[Note]:
+    """Yield the extensions that an upstream declares and the operator does not let through."""
     try:
         declared = split(capabilities["extensions"])
     except (KeyError, Malformed):
         return
     for extension in declared:
-        if extension not in RELAYED_EXTENSIONS:
-            yield Note(name, f"it declares the extension {extension[:128]}, which is not relayed")
+        if extension not in config.extensions:
+            yield Note(name, f"it declares the extension {extension[:128]}, which is not among `extensions`")
 
 
 def _said(page: bytes) -> tuple[str | None, str | None]:

@@ -90,6 +90,10 @@ class Pipeline(Protocol):
         """Relay until the client leaves (cancellation) or the gateway stops (a graceful result, L-10)."""
         ...
 
+    def passes(self, method: str) -> bool:
+        """Whether an upstream may serve a method that is not known here (K-08)."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FrontState:
@@ -369,7 +373,13 @@ class HttpFront:
         if isinstance(body, Outcome):
             responder.closing = True
             return self._refused(endpoint, body)
-        accepted = modern.accept_body(head, body, depth=site.limits.depth)
+        accepted = modern.accept_body(
+            head,
+            body,
+            depth=site.limits.depth,
+            passes=site.state.pipelines[endpoint].passes,
+            strict_tasks=site.state.config.strict_task_headers,
+        )
         match accepted:
             case Call():
                 return await self._call(site, endpoint, accepted, checked, responder)

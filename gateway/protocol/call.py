@@ -101,6 +101,8 @@ class Call(Struct, frozen=True):
     params: Mapping[str, Json]
     meta: RequestMeta
     param_headers: Mapping[str, tuple[str, ...]] = {}
+    name_header: str | None = None
+    """Mcp-Name decoded, on methods that are not known here (K-08)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class Request(Struct, frozen=True):
     header_params: tuple[HeaderParam, ...] = ()
     authorization: str | None = None
     """The caller's own Authorization, set only for upstreams configured with `auth: forward`."""
+    named_by: str | None = None
+    """The parameter that Mcp-Name mirrors where the table of methods does not know it (K-08)."""
 
     def __repr__(self) -> str:  # without the Authorization
         return f"<Request {self.method}, params: {', '.join(self.params) or 'none'}>"

@@ -291,13 +291,14 @@ def read_incoming(message: bytes) -> Incoming:
             raise Malformed("method is not a string")
         return Incoming(id, method=method, params=members.get("params"))
     if not is_null(members.get("error")):
-        return Incoming(None if is_null(id) else id, error=_read_error(members["error"]))
+        return Incoming(None if is_null(id) else id, error=read_error(members["error"]))
     if "result" not in members:
         raise Malformed("the message has no method, no result and no error")
     return Incoming(id, result=members["result"])
 
 
-def _read_error(raw: msgspec.Raw) -> McpError:
+def read_error(raw: Json) -> McpError:
+    """Return an error object read; raises Malformed when it has no code."""
     error = split(raw)
     code = value(error["code"]) if "code" in error else None
     if isinstance(code, float) and code.is_integer():

@@ -3,18 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["discover", "list", "named", "read", "complete", "listen"]
+Kind: TypeAlias = Literal["discover", "list", "named", "read", "complete", "listen", "task"]
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
+UI: Final = "io.modelcontextprotocol/ui"
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One request method of revision 2026-07-28."""
+    """One request method of revision 2026-07-28, or of an extension that the gateway understands."""
 
     kind: Kind
     capability: str | None = None
     """The server capability that must be advertised for it (S-28)."""
+    extension: str | None = None
+    """The extension that both ends must declare for it (K-01)."""
     cacheable: bool = False
     named_by: str | None = None
     """The string parameter that Mcp-Name mirrors (S-11)."""
@@ -71,6 +76,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "prompts/get": Method("named", capability="prompts", named_by="name", may_ask=True),
         "completion/complete": Method("complete", capability="completions"),
         "subscriptions/listen": Method("listen"),
+        "tasks/get": Method("task", extension=TASKS, named_by="taskId"),
+        "tasks/update": Method("task", extension=TASKS, named_by="taskId", safe_to_retry=False),
+        "tasks/cancel": Method("task", extension=TASKS, named_by="taskId", safe_to_retry=False),
     }
 )
 
@@ -86,6 +94,17 @@ LEGACY_METHODS = frozenset(
     }
 )
 """Methods of older revisions: -32601 at 404 to a modern caller (S-03)."""
+
+_OF_CLIENTS = frozenset({"elicitation/create", "roots/list", "sampling/createMessage"})
+"""What servers ask of clients; no server is asked for it."""
+_OURS = frozenset(name.casefold() for name in {*METHODS, *LEGACY_METHODS, *_OF_CLIENTS})
+_OUR_PREFIXES = ("notifications/", "tasks/")
+
+
+def is_foreign(method: str) -> bool:
+    """Whether a method may be some extension's that is not known here, whatever reads its case how (K-08)."""
+    folded = method.casefold()
+    return bool(folded) and folded not in _OURS and not folded.startswith(_OUR_PREFIXES)
 
 
 def cacheable(method: str) -> bool:

@@ -5,7 +5,7 @@ decoded. The notation of mirrored headers stands in protocol/mirror.py and is of
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, lru_cache
 from itertools import chain
@@ -109,6 +109,11 @@ _PARAMS = frozenset(
 _FOLDED_PARAMS = frozenset(name.casefold() for name in _PARAMS)
 _FOLDED_META = frozenset(name.casefold() for name in HOP_META)
 
+
+def _nothing_passes(method: str) -> bool:
+    return False
+
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -186,16 +191,30 @@ def accept_headers(raw_headers: Sequence[tuple[bytes, bytes]]) -> Rejection | No
 
 
 def accept(
-    raw_headers: Sequence[tuple[bytes, bytes]], body: bytes, *, depth: int = 200
+    raw_headers: Sequence[tuple[bytes, bytes]],
+    body: bytes,
+    *,
+    depth: int = 200,
+    passes: Callable[[str], bool] = _nothing_passes,
+    strict_tasks: bool = False,
 ) -> Call | PostedNotification | Rejection:
     """Take a posted request through the ladder behind `accept_headers`; never raises."""
-    return accept_body(read_head(raw_headers), body, depth=depth)
+    return accept_body(read_head(raw_headers), body, depth=depth, passes=passes, strict_tasks=strict_tasks)
 
 
-def accept_body(head: Head, body: bytes, *, depth: int = 200) -> Call | PostedNotification | Rejection:
+def accept_body(
+    head: Head,
+    body: bytes,
+    *,
+    depth: int = 200,
+    passes: Callable[[str], bool] = _nothing_passes,
+    strict_tasks: bool = False,
+) -> Call | PostedNotification | Rejection:
     """Take a posted body through S-06, steps 6 to 15 as far as no schema is needed; never raises.
 
-    A request of the legacy era meets the answers of a server that does not speak it.
+    `passes` says of a method that is not known here whether somebody else may serve it (K-08), `strict_tasks`
+    whether requests about tasks must have the Mcp-Name header (A-10). A request of the legacy era meets the
+    answers of a server that does not speak it.
     """
     sent = body
     try:
@@ -213,7 +232,7 @@ def accept_body(head: Head, body: bytes, *, depth: int = 200) -> Call | PostedNo
         method = _method(members, id)
         if id is None:
             return _notification(method, members, head.lines)
-        return _call(id, method, members, head)
+        return _call(id, method, members, head, passes, strict_tasks)
     except McpError as error:
         return Rejection(status_of(error.code), error, id)
     except Malformed as error:  # only where `depth` allows more levels than the decoder can take
@@ -311,7 +330,14 @@ def _notification(method: str, members: Mapping[str, Json], lines: Lines) -> Pos
     return PostedNotification(method)
 
 
-def _call(id: bytes, method: str, members: Mapping[str, Json], head: Head) -> Call:
+def _call(
+    id: bytes,
+    method: str,
+    members: Mapping[str, Json],
+    head: Head,
+    passes: Callable[[str], bool],
+    strict_tasks: bool,
+) -> Call:
     if head.garbled is not None:
         raise McpError(HEADER_MISMATCH, head.garbled)
     raw_params = members.get("params")
@@ -326,6 +352,11 @@ def _call(id: bytes, method: str, members: Mapping[str, Json], head: Head) -> Ca
         _check_agreement(method, meta.version, params, head.lines)
     else:
         meta = _read_meta(method, params, raw_meta, head.lines)
+    row = METHODS.get(method)
+    if row is None and passes(method):
+        return Call(id, method, _passed(params), meta, name_header=_name_header(head.lines))
+    if strict_tasks and row is not None and row.kind == "task":
+        _single(head.lines, "name")
     _check_params(method, params)
     _drop_look_alikes(params)
     if text and not params and _says_nothing_else(meta):
@@ -385,13 +416,16 @@ def _check_presence(method: str, params: Mapping[str, Json], meta: Mapping[str, 
 
 
 def _check_agreement(method: str, version: str, params: Mapping[str, Json], lines: Lines) -> None:
-    """Refuse a request whose headers say anything but its body does (step 11, S-11)."""
+    """Refuse a request whose headers say anything but its body does (step 11, S-11).
+
+    Of those about tasks only the extension asks for Mcp-Name, and some clients leave it out (T-05).
+    """
     if _single(lines, "protocol-version") != version:
         raise _mismatch("protocol-version", f"params._meta[{META_VERSION!r}]")
     if _single(lines, "method") != method:
         raise _mismatch("method", "method")
     row = METHODS.get(method)
-    if row is None or row.named_by is None:
+    if row is None or row.named_by is None or (row.kind == "task" and "name" not in lines):
         return
     try:
         name = decode_value(_single(lines, "name"))
@@ -485,6 +519,18 @@ def _drop_look_alikes(params: dict[str, Json]) -> None:
         return
     for name in [name for name in params if name not in _PARAMS and name.casefold() in _FOLDED_PARAMS]:
         del params[name]
+
+
+def _passed(params: dict[str, Json]) -> dict[str, Json]:
+    """Return the params of a method that is not known here: all of them but what may be taken for ours."""
+    return {name: raw for name, raw in params.items() if name.casefold() != "_meta"}
+
+
+def _name_header(lines: Lines) -> str | None:
+    try:
+        return decode_value(lines["name"][0]) if "name" in lines else None
+    except ValueError:
+        return None
 
 
 def _object(raw: Json | None, where: str) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
 
-from gateway.protocol.methods import METHODS
+from gateway.protocol.methods import METHODS, is_foreign
 from gateway.settings.redis_url import parse_redis_url
 from gateway.settings.tls import check_authorities
 
@@ -36,6 +36,17 @@ _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
 _ORIGIN = r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._*-]+|\[[0-9a-f:.%]+\])(?::[0-9]{1,5})?"
 _HOST = r"(?:[a-z0-9._*-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
 _KEY_PREFIX = r"[A-Za-z0-9_.:/-]{1,32}"
+_EXTENSION_ID = (
+    r"[A-Za-z](?:[A-Za-z0-9.-]{0,126}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?"
+)
+_AUTH_EXTENSIONS = frozenset(
+    {
+        "io.modelcontextprotocol/enterprise-managed-authorization",
+        "io.modelcontextprotocol/oauth-client-credentials",
+    }
+)
+"""What a client and whoever it authenticates to agree on: the next hop is another matter (K-01)."""
+_METHOD_PATTERN = r"[A-Za-z0-9_.$/*?-]{1,128}"
 _LABEL = r"[^\x00-\x1f\x7f]{0,64}"
 _LARGEST_STATE = 512 * 2**10
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -299,6 +310,22 @@ def _exposed_name(value: str) -> str:
     return value
 
 
+def _extension_id(value: str) -> str:
+    if not re.fullmatch(_EXTENSION_ID, value):
+        raise ValueError("expected an extension's id, with its prefix: com.example/search")
+    if value in _AUTH_EXTENSIONS:
+        raise ValueError("this one is between the gateway and its peers, and never carried on")
+    return value
+
+
+def _method_pattern(value: str) -> str:
+    if not re.fullmatch(_METHOD_PATTERN, value):
+        raise ValueError("expected a method of an extension: com.example.search/query, com.example.search/*")
+    if not is_foreign(value):
+        raise ValueError("the gateway serves this method itself, or nobody does")
+    return value
+
+
 def _label(value: str) -> str:
     if not re.fullmatch(_LABEL, value):
         raise ValueError("expected at most 64 characters in one line")
@@ -435,6 +462,8 @@ CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|
 Text = Annotated[str, Field(min_length=1)]
 ExposedName = Annotated[str, AfterValidator(_exposed_name)]
 Label = Annotated[str, AfterValidator(_label), _text_schema(_LABEL)]
+ExtensionId = Annotated[str, AfterValidator(_extension_id), _text_schema(_EXTENSION_ID)]
+MethodPattern = Annotated[str, AfterValidator(_method_pattern), _text_schema(_METHOD_PATTERN)]
 Separator = Annotated[str, AfterValidator(_separator), _text_schema(r"[A-Za-z0-9_.-]{1,8}")]
 Namespace = Annotated[str, AfterValidator(_namespace), _text_schema(_NAMESPACE.pattern)]
 Prefix = Annotated[str, AfterValidator(_prefix), _text_schema(f"(?:{_NAMESPACE.pattern})?")]

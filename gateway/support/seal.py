@@ -22,6 +22,7 @@ _VERSION = b"\x01"
 _KEY_ID = 4
 _NONCE = 24
 _EXPIRY = 8
+_NEVER = b"\xff" * _EXPIRY
 _TAG = 16
 _HEAD = len(_VERSION) + _KEY_ID + _NONCE
 LARGEST = 2**20
@@ -60,14 +61,16 @@ class Seal:
     def __repr__(self) -> str:
         return f"<Seal {len(self._ring)} keys>"
 
-    def seal(self, purpose: str, data: bytes, *, bound_to: bytes = b"", ttl: float) -> str:
+    def seal(self, purpose: str, data: bytes, *, bound_to: bytes = b"", ttl: float | None) -> str:
         """Return a URL-safe token that opens to `data` for `ttl` seconds, for this purpose and holder only.
+
+        Without a ttl it opens for as long as its key is on the ring.
 
         Raises SealTooLarge when there is more than LARGEST.
         """
         if len(data) > LARGEST:
             raise SealTooLarge(f"{len(data)} bytes do not fit into a token")
-        expiry = max(0, int((self._now() + ttl) * 1000)).to_bytes(_EXPIRY, "big")
+        expiry = _NEVER if ttl is None else max(0, int((self._now() + ttl) * 1000)).to_bytes(_EXPIRY, "big")
         sealed = self.encrypt(purpose, expiry + data, bound_to=bound_to)
         return urlsafe_b64encode(sealed).rstrip(b"=").decode()
 

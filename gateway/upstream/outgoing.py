@@ -19,8 +19,6 @@ from gateway.protocol.jsonrpc import Json, Malformed, encode, join, split, text_
 from gateway.protocol.methods import METHODS
 from gateway.protocol.modern import encode_value, mirrored
 
-_NAMED_BY_TASK = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
-
 
 class Outgoing(Struct, frozen=True):
     """One request ready to be posted."""
@@ -37,7 +35,7 @@ def compose(request: Request, *, id: int, version: str, client_info: bytes) -> O
     """
     params = dict(request.params)
     headers = {**_headers(request.method, version)}
-    named_by = name_param(request.method)
+    named_by = name_param(request.method) or request.named_by
     name = text_of(params.get(named_by)) if named_by else None
     if name is not None:
         headers["Mcp-Name"] = encode_value(name)
@@ -62,8 +60,6 @@ def _headers(method: str, version: str) -> Mapping[str, str]:
 
 def name_param(method: str) -> str | None:
     """Return the parameter that Mcp-Name mirrors, None when the method has no name (U-03)."""
-    if method in _NAMED_BY_TASK:
-        return "taskId"
     known = METHODS.get(method)
     return known.named_by if known else None
 

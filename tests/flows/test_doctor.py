@@ -362,7 +362,7 @@ async def test_what_could_not_be_compared_is_to_be_mended() -> None:
 async def test_what_an_upstream_does_not_have_is_said() -> None:
     """No list is asked for that it does not declare."""
     async with ScriptedUpstream(tools=[tool("a")]) as alpha:
-        alpha.capabilities = {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        alpha.capabilities = {"tools": {}, "extensions": {"com.example/x": {}}}
         report = await doctor({"alpha": alpha})
         assert report.upstreams[0].items == {
             "tools": 1,
@@ -371,7 +371,7 @@ async def test_what_an_upstream_does_not_have_is_said() -> None:
             "templates": None,
         }
         assert "it declares no prompts and no resources" in noted(report)
-        assert "io.modelcontextprotocol/tasks, which is not relayed" in noted(report)
+        assert "com.example/x, which is not among `extensions`" in noted(report)
         assert not alpha.seen("resources/list")
 
 

@@ -363,7 +363,7 @@ async def test_a_declared_list_that_is_not_served_counts_as_empty_and_is_remembe
 async def test_unknown_methods_are_not_found():
     """404 and -32601, also for those of older revisions, with the id (S-03, B13)."""
     async with ScriptedUpstream(tools=[tool("a")]) as alpha, running({"alpha": alpha}) as gateway:
-        for method in ("ping", "initialize", "resources/subscribe", "tasks/get", "no/such", "tools/List"):
+        for method in ("ping", "initialize", "resources/subscribe", "tasks/list", "no/such", "tools/List"):
             refused = await gateway.ask(method, id="x")
             assert (refused.status, refused.code) == (404, -32601), method
             assert refused.message["id"] == "x"

@@ -494,7 +494,10 @@ async def test_an_upstream_is_told_only_what_the_gateway_relays():
             "sampling": {"tools": {}},
             "roots": {},
             "experimental": {"x": {"y": 1}},
-            "extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": ["a/b"]}},
+            "extensions": {
+                "io.modelcontextprotocol/ui": {"mimeTypes": ["a/b"]},
+                "io.modelcontextprotocol/tasks": {},
+            },
         }
 
 

@@ -68,6 +68,10 @@ class Answers:
         """Do the work; a listen is no different here."""
         return await self.handle(call, principal, emit)
 
+    def passes(self, method: str) -> bool:
+        """Whether an upstream may serve what is not known here: none does."""
+        return False
+
 
 class Listens(Answers):
     """A pipeline whose listen acknowledges and then stays until the gateway stops."""

@@ -515,7 +515,7 @@ def _problem(received: Received) -> tuple[int, str] | None:
     version = received.meta.get(f"{META}protocolVersion")
     if not isinstance(version, str):
         return -32602, "protocolVersion is missing"
-    named = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}.get(received.method)
+    named = _NAMED.get(received.method)
     wanted = [("mcp-protocol-version", version), ("mcp-method", received.method)]
     if named:
         wanted.append(("mcp-name", received.params.get(named, "")))
@@ -526,6 +526,16 @@ def _problem(received: Received) -> tuple[int, str] | None:
     if received.header("content-type") != "application/json":
         return -32600, "wrong content type"
     return None
+
+
+_NAMED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 
 
 def decoded(value: str) -> str:

@@ -140,6 +140,9 @@ def _check_result(message: bytes, decoded: dict[str, Any], method: str, version:
     kind = result.get("resultType")
     if not isinstance(kind, str):
         _fail(message, "resultType is missing or no string (E-08)")
+    if kind == "task" or method == "tasks/get":
+        _check_task(message, method, result)
+        return
     if kind not in ("complete", "input_required"):
         return
     if (method, version) in official.SERVER_RESULTS:
@@ -151,6 +154,29 @@ def _check_result(message: bytes, decoded: dict[str, Any], method: str, version:
     _check_meta(message, result.get("_meta"), allowed={META_SERVER_INFO, META_SUBSCRIPTION_ID})
     if META_SERVER_INFO not in result.get("_meta", {}):
         _fail(message, "the result does not say who answers (E-22)")
+
+
+def _check_task(message: bytes, method: str, result: dict[str, Any]) -> None:
+    """Fail unless a task is as the extension has it, flat and under the caller's id (T-02, T-03)."""
+    if (result["resultType"] == "task") != (method == "tools/call"):
+        _fail(message, f"a task is no answer to {method}, or not called so (T-02, A-25)")
+    for key in ("taskId", "status", "createdAt", "lastUpdatedAt"):
+        if not isinstance(result.get(key), str):
+            _fail(message, f"a task's {key} is missing or no string (T-02)")
+    if "ttlMs" not in result or not isinstance(result["ttlMs"], int | None):
+        _fail(message, "a task's ttlMs is missing, or neither an integer nor null (T-02)")
+    if odd := {"task", "ttl", "pollInterval", "requestState", "cacheScope"} & result.keys():
+        _fail(message, f"a task has no {sorted(odd)} (T-03)")
+    if not result["taskId"].isascii() or not result["taskId"].isprintable():
+        _fail(message, "a task's id does not fit into a header as it is (T-06)")
+    for key in ("inputRequests", "result", "error"):
+        if key in result and not isinstance(result[key], dict):
+            _fail(message, f"a task's {key} is no object (T-04)")
+    if META_SERVER_INFO not in result.get("_meta", {}):
+        _fail(message, "the task does not say who answers (E-22)")
+    _check_meta(message, result["_meta"], allowed={META_SERVER_INFO})
+    if isinstance(result.get("result"), dict):
+        _check_meta(message, result["result"].get("_meta"), allowed=set())
 
 
 def _check_hints(message: bytes, result: dict[str, Any], method: str, *, complete: bool) -> None:

@@ -36,6 +36,7 @@ PURE = (
     "core/reuse",
     "core/router",
     "core/shapes",
+    "core/tasks",
     "doctor/findings",
     "doctor/text",
 )

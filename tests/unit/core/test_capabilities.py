@@ -37,7 +37,7 @@ class TestAddressedCalls:
     def test_nothing_can_be_asked_back_that_is_not_relayed(self) -> None:
         """U-13: a client that could answer is no use when the question cannot reach it."""
         assert told(EVERYTHING, relay=frozenset()) == {
-            "extensions": {UI: EVERYTHING["extensions"][UI]},
+            "extensions": {UI: EVERYTHING["extensions"][UI], TASKS: {}},
             "experimental": {"e": {}},
         }
 
@@ -47,7 +47,7 @@ class TestAddressedCalls:
             "elicitation": {"form": {}, "url": {}},
             "sampling": {"tools": {}},
             "roots": {},
-            "extensions": {UI: EVERYTHING["extensions"][UI]},
+            "extensions": {UI: EVERYTHING["extensions"][UI], TASKS: {}},
             "experimental": {"e": {}},
         }
 

@@ -100,9 +100,10 @@ class TestCapabilities:
 
 class TestExtensions:
     def test_only_what_the_gateway_carries_is_advertised(self) -> None:
-        """F-24, K-01, K-13: by allow-list; tasks once they are carried."""
+        """F-24, K-01, K-13: by allow-list."""
         theirs = {"extensions": {UI: {}, TASKS: {"a": 1}, "com.example/x": {}}}
-        assert said(theirs) == {"extensions": {UI: {}}}
+        assert said(theirs) == {"extensions": {UI: {}, TASKS: {}}}
+        assert said(theirs, extensions=frozenset({UI})) == {"extensions": {UI: {}}}
         assert said(theirs, extensions=frozenset({TASKS, "com.example/x"})) == {
             "extensions": {TASKS: {}, "com.example/x": {}}
         }

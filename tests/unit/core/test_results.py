@@ -14,6 +14,8 @@ from gateway.core.results import (
     MAX_COMPLETIONS,
     Asking,
     Dressed,
+    Foreign,
+    Promising,
     completion_target,
     dress_error,
     dress_notice,
@@ -59,7 +61,8 @@ def dress(
 ) -> tuple[Json, ...]:
     """Return a finished result as the client is given it."""
     dressed = normalise(method, result, namespace=namespace, server_info=server_info)
-    assert isinstance(dressed, Dressed)
+    if not isinstance(dressed, Dressed):
+        raise InvalidResult("no finished result")
     return dressed.segments(**hints)
 
 
@@ -86,12 +89,29 @@ class TestWhatTheGatewayOwns:
         assert sent["resultType"] == b'"complete"'
         assert sent["_meta"] == b'{"io.modelcontextprotocol/serverInfo":' + WE + b"}"
 
-    @pytest.mark.parametrize("type", ['"task"', '"later"', '"Complete"', "1", "{}", "true", '""'])
+    @pytest.mark.parametrize("type", ['"task"', "1", "{}", "true", '""'])
     @pytest.mark.parametrize("method", LEAST)
-    def test_a_result_type_nobody_asked_for_is_an_invalid_response(self, method: str, type: str) -> None:
-        """Unknown kinds are never forwarded (E-09), a task is only legal where it was offered (T-02)."""
+    def test_a_result_type_that_makes_no_sense_is_an_invalid_response(self, method: str, type: str) -> None:
+        """It is a string (E-09), and only calls may be answered with a task (T-02)."""
+        result = f'{{"resultType":{type},"taskId":"t","ttlMs":null,{LEAST[method]}}}'.encode()
+        if (method, type) == ("tools/call", '"task"'):
+            assert isinstance(normalise(method, result, namespace=GH, server_info=WE), Promising)
+            return
         with pytest.raises(InvalidResult):
-            out(method, f'"resultType":{type},"taskId":"t","ttlMs":null,{LEAST[method]}')
+            normalise(method, result, namespace=GH, server_info=WE)
+
+    @pytest.mark.parametrize("type", ["later", "Complete"])
+    @pytest.mark.parametrize("method", LEAST)
+    def test_a_kind_of_result_that_is_not_known_is_told_apart_and_left_as_it_is(
+        self, method: str, type: str
+    ) -> None:
+        """K-06: what its members mean, hints among them, only the extension knows."""
+        result = f'{{"resultType":"{type}","ttlMs":7,"cacheScope":"x","uri":"a:1","content":[null]}}'.encode()
+        foreign = normalise(method, result, namespace=GH, server_info=WE)
+        assert isinstance(foreign, Foreign)
+        sent = json.loads(b"".join(foreign.dressed(method, server_info=WE).segments()))
+        assert sent.pop("_meta") == {META_SERVER_INFO: json.loads(WE)}
+        assert sent == json.loads(result)
 
     @pytest.mark.parametrize("method", LEAST)
     def test_hints_stand_on_the_cacheable_six_and_nowhere_else(self, method: str) -> None:
@@ -565,6 +585,17 @@ class TestParams:
             "requestState": b'"s"',
         }
         assert rewrite_params("tools/list", inputs, "") == {"task": b'{"ttl":1}'}
+        update = {"taskId": b'"t"', **inputs}
+        assert rewrite_params("tasks/update", update, "o") == {
+            "taskId": b'"o"',
+            "inputResponses": b"{}",
+            "task": b'{"ttl":1}',
+        }
+
+    def test_params_of_a_method_that_is_not_known_stay(self) -> None:
+        """K-08: whose they are, and what their nulls mean, only the extension knows."""
+        params: dict[str, Json] = {"cursor": b"null", "requestState": b'"s"', "task": b"{}", "uri": b'"a:1"'}
+        assert rewrite_params("com.example/x", params, "") == params
 
     def test_null_params_are_absent(self) -> None:
         """E-26, E-28: at the protocol's own optionals only."""

@@ -119,6 +119,9 @@ PARAMS: dict[str, dict[str, Any]] = {
         "argument": {"name": "a", "value": ""},
     },
     "subscriptions/listen": {"notifications": {"toolsListChanged": True}},
+    "tasks/get": {"taskId": "n"},
+    "tasks/update": {"taskId": "n", "inputResponses": {}},
+    "tasks/cancel": {"taskId": "n"},
 }
 
 
@@ -545,7 +548,7 @@ def test_a_request_without_any_sign_of_an_era_lacks_its_meta(method: str) -> Non
     assert refused(came) == (400, INVALID_PARAMS, b"1")
 
 
-@pytest.mark.parametrize("method", [*sorted(LEGACY_METHODS), "unknown/method", "tasks/get", "", "Tools/List"])
+@pytest.mark.parametrize("method", [*sorted(LEGACY_METHODS), "unknown/method", "tasks/new", "", "Tools/List"])
 def test_a_method_that_is_not_served_is_not_found(method: str) -> None:
     """404, S-03; and initialize learns which versions there are (A-33)."""
     came = accept(headers(method), body(method))
@@ -553,7 +556,40 @@ def test_a_method_that_is_not_served_is_not_found(method: str) -> None:
     assert (VERSION in message(came)) is (method == "initialize")
 
 
+@pytest.mark.parametrize(
+    ("line", "params", "mirrored"),
+    [
+        (None, {"name": "a"}, None),
+        ("a", {"name": "a"}, "a"),
+        ("=?base64?w6Q=?=", {"uri": "\u00e4"}, "\u00e4"),
+        ("=?base64?w6Q?=", {}, None),
+        ("other", {"name": "a"}, "other"),
+    ],
+)
+def test_a_method_that_somebody_else_serves_passes(line: str | None, params: Any, mirrored: Any) -> None:
+    """K-08: version and Mcp-Method are judged as ever; what Mcp-Name mirrors, is not known here."""
+    given = {**params, "cursor": None, "Name": 1, "_META": {"x": 1}}
+    call = accepted(accept(headers("x/y", line), body("x/y", given), passes="x/y".__eq__))
+    assert (call.method, call.name_header) == ("x/y", mirrored)
+    assert list(call.params) == [*params, "cursor", "Name"]
+    came = accept(headers("x/z", line), body("x/y", given), passes="x/y".__eq__)
+    assert refused(came) == (400, HEADER_MISMATCH, b"1")
+    assert refused(accept(headers("x/z"), body("x/z"), passes="x/y".__eq__))[1] == METHOD_NOT_FOUND
+
+
 # Headers against the body
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+def test_the_header_of_a_task_may_be_missing_but_never_differ(method: str) -> None:
+    """T-05, A-10: unless the operator wants it there."""
+    params = PARAMS[method]
+    assert accepted(accept(headers(method), body(method, params)))
+    assert refused(accept(headers(method, "other"), body(method, params)))[1] == HEADER_MISMATCH
+    strictly = accept(headers(method), body(method, params), strict_tasks=True)
+    assert refused(strictly) == (400, HEADER_MISMATCH, b"1")
+    assert accepted(accept(headers(method, "n"), body(method, params), strict_tasks=True))
+    assert refused(accept(headers(method), body(method)))[1] == INVALID_PARAMS
 
 
 @pytest.mark.parametrize("line", ["mcp-protocol-version", "mcp-method", "mcp-name"])

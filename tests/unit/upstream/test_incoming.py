@@ -190,7 +190,13 @@ def test_meta_that_says_nothing_costs_no_change(meta):
     assert plain(told) == ("notifications/tools/list_changed", {})
 
 
-@given(st.integers() | st.text() | st.floats(allow_nan=False) | st.booleans() | st.lists(st.integers()))
+@given(
+    st.integers()
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.booleans()
+    | st.lists(st.integers())
+)
 def test_no_other_id_is_taken_for_ours(given):
     """Numbers, their strings, and nothing else (B22)."""
     ours = not isinstance(given, bool) and given in (7, "7")
