@@ -16,7 +16,7 @@ from gateway import config
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
 from gateway.core.discover import notifies, subscribes
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
-from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError, join
+from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, join
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
@@ -152,6 +152,7 @@ class Follower:
         """Take back a `want`."""
         self._kinds = self._kinds - Counter(kinds_of(wanted))
         _take(self._uris, wanted.uris)
+        self._unfit &= self._uris.keys()
         _take(self._tasks, wanted.tasks)
         self._stir.set()
 
@@ -266,6 +267,8 @@ class Follower:
         self._accepted = True
         self._stream = stream
         if before is not None:
+            if before.lasted >= self._settings.stable:
+                self._failures = 0
             before.close()
         if before is None or before.ended:
             self._resumed()
@@ -282,8 +285,8 @@ class Follower:
                 self._resumed()
                 self._heard_of = None
         else:
-            asked = self._asked or Wanted()
-            self._unfit |= wish.uris - asked.uris
+            if error.code == INVALID_PARAMS:
+                self._unfit |= wish.uris - (self._asked or Wanted()).uris
             log.warning("upstream %s refuses to be listened to: %s", self.at.upstream, error)
         self._found_out()
         return error.code == METHOD_NOT_FOUND
@@ -325,10 +328,9 @@ class _Stream:
         self.asked = asked
         self.honoured = Wanted()
         self.ended = False
-        self.lasted = 0.0
-        """For how many seconds it was open, once it has ended."""
         self._stir = stir
-        self._since = 0.0
+        self._since: float | None = None
+        self._until: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -342,6 +344,13 @@ class _Stream:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def lasted(self) -> float:
+        """For how many seconds it is open, or was."""
+        if self._since is None:
+            return 0.0
+        return (self._until or asyncio.get_running_loop().time()) - self._since
 
     def acknowledged(self, honoured: Wanted) -> None:
         self.honoured = honoured
@@ -369,8 +378,7 @@ class _Stream:
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         self.ended = True
-        if self._since:
-            self.lasted = asyncio.get_running_loop().time() - self._since
+        self._until = asyncio.get_running_loop().time()
         if not self._opened.done():
             self._opened.cancel()
         self._stir.set()

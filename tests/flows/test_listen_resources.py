@@ -104,11 +104,14 @@ async def test_one_upstream_holds_up_no_other(alpha: ScriptedUpstream) -> None:
     """What is granted is told, though another upstream has not answered yet."""
     async with (
         ScriptedUpstream(resources=[resource(NOTES)]) as beta,
-        running({"alpha": alpha, "beta": beta}, subscriptions={"acknowledge": 0.2}) as gateway,
+        running({"alpha": alpha, "beta": beta}, subscriptions={"acknowledge": 1.0}) as gateway,
+        gateway.open("subscriptions/listen", {"notifications": uris("alpha+file:///notes")}),
     ):
+        while "resourceSubscriptions" not in alpha.listens[-1].wanted:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.005)
         beta.on("subscriptions/listen", hang())
         wanted = uris("alpha+file:///notes", "beta+file:///notes")
-        async with listening(gateway, wanted, uris("alpha+file:///notes")) as stream:
+        async with listening(gateway, wanted, uris("alpha+file:///notes"), id=2) as stream:
             await alpha.notify(UPDATED, uri=NOTES)
             assert await told(stream) == (UPDATED, "alpha+file:///notes")
 

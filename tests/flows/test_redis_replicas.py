@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.call import Change, UpstreamName
+from tests.support.listening import TOOLS, TOOLS_CHANGED, listening, told
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Running, running
 from tests.support.scripted import ScriptedUpstream, tool
@@ -83,6 +84,24 @@ async def test_a_change_heard_by_one_is_forgotten_by_all(server: RedisServer) ->
         await one.runtime.catalogue.changed(Change(ALPHA, "tools/list"))
         for gateway in (two, one):
             assert (await gateway.ask("tools/list")).names == ["alpha__b"]
+
+
+async def test_who_is_told_of_a_change_finds_the_list_new_on_any_gateway(server: RedisServer) -> None:
+    """B04 d: forgotten by all before anybody is told (L-17)."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+        sharing(alpha, server) as one,
+        sharing(alpha, server) as two,
+    ):
+        await linked(one, two)
+        async with listening(one, TOOLS) as first, listening(two, TOOLS) as second:
+            for gateway in (one, two):
+                await gateway.ask("tools/list")
+            alpha.tools = [tool("b")]
+            await alpha.notify(TOOLS_CHANGED)
+            for stream, other in ((first, two), (second, one)):
+                assert await told(stream) == (TOOLS_CHANGED, None)
+                assert (await other.ask("tools/list")).names == ["alpha__b"]
 
 
 async def test_while_redis_is_away_every_request_is_answered(server: RedisServer) -> None:
