@@ -308,7 +308,7 @@ class Running(Reachable):
     async def busy(self, count: int) -> None:
         """Wait until the gateway works on just so many requests."""
         while f": {count} open," not in repr(self.gateway):  # noqa: ASYNC110  # as above
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
 
     async def counted(self, sample: str) -> float:
         """Return the value of the metric line that begins so, 0 when there is none."""
@@ -345,8 +345,12 @@ def message(
 def settings(
     upstreams: Mapping[str, ScriptedUpstream | Mapping[str, Any] | str], **members: Any
 ) -> config.Config:
-    """Return a configuration on free ports; an upstream is a server, its settings, or its address."""
-    written = {name: one.url if isinstance(one, ScriptedUpstream) else one for name, one in upstreams.items()}
+    """Return a configuration on free ports; an upstream is a server, its settings, or its address.
+
+    A list waits longer than any test, unless the settings say otherwise: what a test holds back is late for
+    as long as a busy machine needs to do the rest.
+    """
+    written = {name: _patient(one) for name, one in upstreams.items()}
     return config.Config(
         **{
             "listen": "127.0.0.1:0",
@@ -357,6 +361,17 @@ def settings(
             "subscriptions": {**QUICKLY, **members.get("subscriptions", {})},
         }
     )
+
+
+def _patient(one: ScriptedUpstream | Mapping[str, Any] | str) -> Mapping[str, Any]:
+    match one:
+        case ScriptedUpstream():
+            named: Mapping[str, Any] = {"url": one.url}
+        case str():
+            named = {"url": one}
+        case _:
+            named = one
+    return {"list_timeout": named.get("timeout", 30.0), **named}
 
 
 @asynccontextmanager
