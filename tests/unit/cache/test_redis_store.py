@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from gateway.cache.policy import EVERYTHING, Entry, Lookup, Rules, private_key, public_key
-from gateway.cache.redis_store import DELETE, Unreadable, pack, unpack
+from gateway.cache.redis_store import DELETE, GET, Unreadable, pack, unpack
 from gateway.protocol.call import (
     MODERN_VERSION,
     Change,
@@ -308,6 +308,69 @@ async def test_spoilt_counts_make_everything_stale_and_are_begun_anew(
         assert await two.ask(LISTS, fill) == "hit hit"
         async with replica(server) as three:
             assert await three.ask(LISTS, fill) == "hit hit"
+
+
+async def test_what_changed_since_its_count_is_kept_nowhere(server: RedisServer) -> None:
+    """Redis says so when it is written, before the change has been told here."""
+    key = public_key(LISTS)
+    async with replica(server) as one:
+        await one.ask(LISTS, answering(ttl=1))  # Redis's clock has been read
+        moment = await one.generations.moment(GH)
+        await server.ask("HINCRBY", one.generations.key(GH), "n", 10)
+        digest = one.generations.digest(("tools/list",))
+        await server.ask("HSET", one.generations.key(GH), digest, moment + 10)
+        entry = Entry(b"{}", one.clock(), 60.0, "public", moment, (EVERYTHING, ("tools/list",)))
+        assert await one.shared.put(key, entry) == "stale"
+        one.memory.clear()
+        await one.store.put(key, entry)
+        assert one.memory.peek(key) is None
+
+
+async def test_a_count_that_rose_unheard_is_caught_up_with(server: RedisServer) -> None:
+    """As one of another key of the ring does: from the next fetch on results are kept again."""
+    fill = answering()
+    async with replica(server) as one:
+        await one.ask(LISTS, fill)
+        one.memory.clear()
+        counts, count = one.generations.key(GH), await one.generations.moment(GH) + 10
+        digest = one.generations.digest(("tools/list",))
+        await server.ask("HSET", counts, "n", count, digest, count)
+        await one.ask(LISTS, fill)
+        await one.ask(LISTS, fill)
+        assert await one.ask(LISTS, fill) == "hit hit"
+
+
+async def test_a_count_that_fell_begins_anew_above_all_that_are_known(server: RedisServer) -> None:
+    """Whoever knows of more is believed, at the first question that shows it."""
+    fill = answering()
+    async with replica(server) as one:
+        await one.ask(LISTS, fill)
+        one.memory.clear()
+        counts, known = one.generations.key(GH), await one.generations.moment(GH)
+        await server.ask("HSET", counts, "n", known - 10, "f", known - 10)
+        assert await one.ask(LISTS, fill) != "hit hit"
+        await one.ask(LISTS, fill)
+        assert int(await server.ask("HGET", counts, "n")) > known
+
+
+async def test_what_was_read_in_another_session_is_not_kept_here(server: RedisServer) -> None:
+    """That it was deleted meanwhile was told to those who heard."""
+    fill, key = answering(), public_key(LISTS)
+    async with (
+        redis_proxy(server, [GET]) as proxy,
+        replica(server, lease=0.5) as one,
+        replica(proxy, lease=0.5, timeout=10.0) as two,
+    ):
+        await one.ask(LISTS, fill)
+
+        async def miss_something() -> None:
+            two.bus.distrust()
+            await one.store.delete(key)
+            await two.linked()
+
+        proxy.after["get"] = miss_something
+        assert await two.ask(LISTS, fill) == "hit hit"
+        assert two.memory.peek(key) is None
 
 
 # Sizes

@@ -1,6 +1,7 @@
 """That what one replica announces is handled by all before it goes on, and that a gap is never overlooked."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -24,6 +25,8 @@ class Replica:
 
     def __init__(self, server: Place, *keys: str, lease: float = 5.0) -> None:
         self.background = Background()
+        self.slept = 0.0
+        """Seconds for which nothing of it ran."""
         self.redis = SharedRedis(parse_redis_url(server.url), timeout=5.0, metrics=Metrics())
         self.bus = RedisBus(
             self.redis,
@@ -32,6 +35,7 @@ class Replica:
             background=self.background,
             metrics=Metrics(),
             lease=lease,
+            clock=lambda: time.monotonic() + self.slept,
         )
         self.heard: list[bytes] = []
         self.gaps = 0
@@ -132,6 +136,17 @@ async def test_a_frozen_server_ends_the_lease(server: RedisServer) -> None:
             await one.until(lambda: one.gaps == 1)
         finally:
             server.thaw()
+        await one.until(lambda: one.bus.hears)
+
+
+async def test_who_slept_through_its_lease_does_not_hear_from_the_first_moment_on(
+    server: RedisServer,
+) -> None:
+    """A process that was stopped may go on with a request before it looks at its link."""
+    async with Replica(server) as one:
+        one.slept = 6.0
+        assert not one.bus.hears
+        await one.until(lambda: one.gaps == 1)
         await one.until(lambda: one.bus.hears)
 
 
