@@ -16,6 +16,7 @@ from gateway.protocol.jsonrpc import encode, join
 from gateway.protocol.subscriptions import Wanted
 
 _Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 Kind: TypeAlias = Literal["tools", "prompts", "resources"]
 
@@ -51,8 +52,19 @@ class Place(NamedTuple):
     uri: str
 
 
+class Tracked(NamedTuple):
+    """A task that a stream hears of: who is asked about it, its own id there, and how the client is told."""
+
+    at: Followed
+    id: str
+    tell: Callable[[Notice], Notice | None]
+
+
 Show: TypeAlias = Callable[[str, Partition | None, str, UpstreamName], None]
 """Told of endpoint, caller, URI and owner, where a stream is shown what only that tells the owner of."""
+
+
+_NO_TASKS: Mapping[str, Tracked] = {}
 
 
 class Audience:
@@ -80,6 +92,8 @@ class Audience:
         self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
         self._uris: dict[Followed, dict[str, dict[Subscription, str]]] = {}
         self._places: dict[Subscription, list[Place]] = {}
+        self._tasks: dict[tuple[Followed, str], dict[Subscription, tuple[str, Tracked]]] = defaultdict(dict)
+        self._tracked: dict[Subscription, list[Tracked]] = {}
         self._open = 0
 
     def __len__(self) -> int:
@@ -93,18 +107,24 @@ class Audience:
         for streams in list(self._callers.values()):
             yield from list(streams)
 
-    def add(self, stream: Subscription, places: Mapping[str, Place]) -> None:
-        """Let a stream hear of what it wants; `places` says where its URIs lead, by its own spelling."""
+    def add(
+        self, stream: Subscription, places: Mapping[str, Place], tasks: Mapping[str, Tracked] = _NO_TASKS
+    ) -> None:
+        """Let a stream hear of what it wants; these say where its URIs and tasks lead, as it spells them."""
         self._open += 1
         self._callers[stream.endpoint, stream.partition][stream] = None
         for kind in kinds_of(stream.wanted):
             self._lists[stream.endpoint, kind][stream] = None
         self._place(stream, places)
+        self._track(stream, tasks)
 
-    def narrow(self, stream: Subscription, places: Mapping[str, Place]) -> None:
-        """Let a stream hear of these resources only."""
+    def narrow(
+        self, stream: Subscription, places: Mapping[str, Place], tasks: Mapping[str, Tracked] = _NO_TASKS
+    ) -> None:
+        """Let a stream hear of these resources and tasks only."""
         self._displace(stream)
         self._place(stream, places)
+        self._track(stream, tasks)
 
     def remove(self, stream: Subscription) -> None:
         """Forget a stream and all that was kept for it."""
@@ -120,7 +140,16 @@ class Audience:
         if places:
             self._places[stream] = list(places.values())
 
+    def _track(self, stream: Subscription, tasks: Mapping[str, Tracked]) -> None:
+        for exposed, tracked in tasks.items():
+            self._tasks[tracked.at, tracked.id][stream] = exposed, tracked
+        if tasks:
+            self._tracked[stream] = list(tasks.values())
+
     def _displace(self, stream: Subscription) -> None:
+        for tracked in self._tracked.pop(stream, ()):
+            if stream in self._tasks.get((tracked.at, tracked.id), ()):  # else two ids meant the same task
+                _take(self._tasks, (tracked.at, tracked.id), stream)
         for place in self._places.pop(stream, ()):
             uris = self._uris.get(place.at)
             if uris is None or place.uri not in uris:
@@ -167,6 +196,17 @@ class Audience:
         ]
         new = sum(stream.tell(key) for stream in streams)
         return new, len(streams) - new
+
+    def task(self, at: Followed, id: str, notice: Notice) -> bool:
+        """Tell those who asked for a task what its upstream says of it, as each may be told (L-23)."""
+        heard = False
+        for stream, (exposed, tracked) in self._tasks.get((at, id), {}).items():
+            told = tracked.tell(notice)
+            if told is not None:
+                heard = True
+                params = {key: raw for key, raw in told.params.items() if key != "_meta"}
+                stream.tell((notice.method, exposed), params)
+        return heard
 
     def foreign(self, at: Followed, notice: Notice) -> bool:
         """Tell what the specification does not know to those who declared the extension it belongs to (L-22).
@@ -265,7 +305,7 @@ def kinds_of(wanted: Wanted) -> list[Kind]:
     return [kind for kind in KINDS if getattr(wanted, kind)]
 
 
-def _take(index: dict[_Key, dict[Subscription, None]], key: _Key, stream: Subscription) -> None:
+def _take(index: dict[_Key, dict[Subscription, _Value]], key: _Key, stream: Subscription) -> None:
     streams = index[key]
     streams.pop(stream, None)
     if not streams:

@@ -23,6 +23,7 @@ from gateway.core.audience import (
     Followed,
     Place,
     Show,
+    Tracked,
 )
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.federation import namespaces
@@ -53,6 +54,7 @@ _MOST_LACKING = 10_000
 _MOST_PROFILES = 8
 """More ways than this in which clients see one list are not looked at anew; all are told instead."""
 
+_TASK = "notifications/tasks"
 _CHANGED: Mapping[str, str] = {f"notifications/{kind}/list_changed": LISTS_OF[kind][0] for kind in KINDS}
 
 
@@ -168,22 +170,23 @@ class Hub:
         principal: Principal,
         wanted: Wanted,
         places: Mapping[str, Place],
+        tasks: Mapping[str, Tracked],
         *,
         deadline: float,
         extensions: frozenset[str] = frozenset(),
     ) -> Subscription:
         """Return a stream that hears of what its `wanted` says, no more and no less (L-07); `leave` follows.
 
-        `places` says where the wanted URIs lead; an upstream that has not granted one by the deadline, in the
-        loop's time, is not waited for. Changes from now on are pending when this returns.
+        `places` and `tasks` say where what it names leads; an upstream that has not granted it by the
+        deadline, in the loop's time, is not waited for. Changes from now on are pending when this returns.
         """
         stream = Subscription(id, endpoint, principal.partition, wanted, extensions)
-        self._audience.add(stream, places)
+        self._audience.add(stream, places, tasks)
         self._metrics.subscriptions(len(self._audience))
         try:
-            if places or self._forwarding:
-                claims = self._claim(stream, principal, places)
-                self._keep(stream, places, await self._granted(claims, deadline))
+            if places or tasks or self._forwarding:
+                claims = self._claim(stream, principal, [*places.values(), *tasks.values()])
+                self._keep(stream, places, tasks, await self._granted(claims, deadline))
         except BaseException:
             self.leave(stream)
             raise
@@ -193,18 +196,28 @@ class Hub:
         return stream
 
     def _keep(
-        self, stream: Subscription, places: Mapping[str, Place], granted: Mapping[Followed, Wanted]
+        self,
+        stream: Subscription,
+        places: Mapping[str, Place],
+        tasks: Mapping[str, Tracked],
+        granted: Mapping[Followed, Wanted],
     ) -> None:
         """Take back what was wanted for a stream and is not promised to it."""
         kept = {uri: at for uri, at in places.items() if at.uri in granted.get(at.at, _NOTHING).uris}
-        stream.narrow(uris=frozenset(kept), without=[(UPDATED, uri) for uri in places.keys() - kept.keys()])
-        if len(kept) == len(places):
+        kept_tasks = {id: at for id, at in tasks.items() if at.id in granted.get(at.at, _NOTHING).tasks}
+        stream.narrow(
+            uris=frozenset(kept),
+            tasks=frozenset(kept_tasks),
+            without=[(UPDATED, uri) for uri in places.keys() - kept.keys()],
+        )
+        if len(kept) + len(kept_tasks) == len(places) + len(tasks):
             return
-        self._audience.narrow(stream, kept)
+        self._audience.narrow(stream, kept, kept_tasks)
         claims = self._claims.pop(stream, ())
         self._claims[stream] = []
         for follower, wanted in claims:
-            vain = Wanted(uris=wanted.uris - granted.get(follower.at, _NOTHING).uris)
+            given = granted.get(follower.at, _NOTHING)
+            vain = Wanted(uris=wanted.uris - given.uris, tasks=wanted.tasks - given.tasks)
             follower.unwant(vain)
             self._claims[stream].append((follower, wanted - vain))
 
@@ -224,7 +237,7 @@ class Hub:
         self._metrics.subscription_ended(stream.ended or "left")
 
     def _claim(
-        self, stream: Subscription, principal: Principal, places: Mapping[str, Place]
+        self, stream: Subscription, principal: Principal, named: Iterable[Place | Tracked]
     ) -> list[tuple[Follower, Wanted]]:
         """Have the upstreams followed that this stream needs to hear of."""
         needs: dict[Followed, Wanted] = {}
@@ -232,8 +245,10 @@ class Hub:
         for name in self._served[stream.endpoint]:
             if name in self._forwarding and lists:
                 needs[Followed(name, principal.partition)] = lists
-        for place in places.values():
-            needs[place.at] = needs.get(place.at, _NOTHING) | Wanted(uris=frozenset({place.uri}))
+        for one in named:
+            tasks = frozenset({one.id} if isinstance(one, Tracked) else ())
+            uris = frozenset({one.uri} if isinstance(one, Place) else ())
+            needs[one.at] = needs.get(one.at, _NOTHING) | Wanted(uris=uris, tasks=tasks)
         claims = [(self._follower(at, principal), wanted) for at, wanted in needs.items()]
         if claims:
             self._claims[stream] = claims
@@ -298,12 +313,13 @@ class Hub:
     def _heard(self, at: Followed, notice: Notice) -> None:
         """Take in what an upstream says on a followed stream; called by whoever reads it."""
         if notice.method == UPDATED:
-            try:
-                uri = text_of(notice.params.get("uri"))
-            except Malformed:
-                uri = None
+            uri = _text(notice.params.get("uri"))
             if uri is not None:
                 self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
+                return
+        elif notice.method == _TASK:
+            id = _text(notice.params.get("taskId"))
+            if id is not None and self._audience.task(at, id, notice):
                 return
         elif notice.method in _CHANGED:
             self._lane(at).add(Change(at.upstream, _CHANGED[notice.method]))
@@ -487,3 +503,10 @@ class Hub:
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         if endpoint in self._shows:
             self._shows[endpoint](endpoint, partition, uri, upstream)
+
+
+def _text(raw: Json | None) -> str | None:
+    try:
+        return text_of(raw)
+    except Malformed:
+        return None

@@ -17,7 +17,7 @@ from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core import discover
 from gateway.core.addressed import Courier
-from gateway.core.audience import KINDS, Place
+from gateway.core.audience import KINDS, Place, Tracked
 from gateway.core.capabilities import declares, list_profile, needed, relayed_extensions
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.dialogue import Dialogue, holder
@@ -174,6 +174,7 @@ class Pipeline:
             principal,
             self._advertised(wanted),
             await self._places(wanted.uris, self._caller(call, principal), deadline),
+            self._tracked(wanted.tasks, call, principal),
             deadline=deadline,
             extensions=relayed_extensions(
                 call.meta.capabilities, extensions=frozenset(self._config.extensions)
@@ -199,6 +200,18 @@ class Pipeline:
             for kind in KINDS
         )
         return wanted & Wanted(tools, prompts, resources)
+
+    def _tracked(self, ids: frozenset[str], call: Call, principal: Principal) -> dict[str, Tracked]:
+        """Return where these tasks are, and how this caller is told of them; those of others are left out."""
+        few = sorted(ids)[: self._config.subscriptions.uris_per_stream]
+        return {
+            exposed: Tracked(
+                self._catalogue.followed(held.upstream, principal),
+                held.original,
+                partial(self._tasks.tell, exposed=exposed, held=held, declared=call.meta.capabilities),
+            )
+            for exposed, held in self._tasks.places(few, principal).items()
+        }
 
     async def _places(self, uris: frozenset[str], caller: Caller, deadline: float) -> dict[str, Place]:
         """Return where these resources lead; what nobody could own is left out."""

@@ -91,9 +91,9 @@ class Subscription:
             self._unnamed += 1
         return self.tell(key, params)
 
-    def narrow(self, *, uris: frozenset[str], without: Iterable[Key]) -> None:
+    def narrow(self, *, uris: frozenset[str], tasks: frozenset[str], without: Iterable[Key]) -> None:
         """Take back what turned out not to be on offer, before anything is acknowledged."""
-        self.wanted = replace(self.wanted, uris=uris)
+        self.wanted = replace(self.wanted, uris=uris, tasks=tasks)
         for key in without:
             self._pending.pop(key, None)
 
