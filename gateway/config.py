@@ -461,7 +461,7 @@ class Subscriptions(Model):
     stable: Wait = 30.0
     """A stream that lasted this long counts as good: the pauses start from the first again."""
     uris_per_stream: Count = 1000
-    """Resources that one listen may ask for; the rest is left out of its acknowledgement."""
+    """Resources, and tasks, that one listen may ask for; the rest is left out of its acknowledgement."""
 
 
 class Cors(Model):

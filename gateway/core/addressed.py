@@ -35,7 +35,7 @@ from gateway.core.results import (
 from gateway.core.reuse import origin, reuse
 from gateway.core.router import Namespace, uri_problem
 from gateway.core.shapes import InvalidResult, is_object
-from gateway.core.tasks import Tasks
+from gateway.core.tasks import Held, Tasks
 from gateway.protocol.call import (
     Answer,
     Call,
@@ -264,6 +264,13 @@ class Courier:
         with self._judging(call, held.upstream):
             dressed = self._tasks.report(call, held, result, namespace=shown, server_info=self._server_info)
         return Answer(dressed.segments())
+
+    def told(
+        self, call: Call, principal: Principal, exposed: str, held: Held, notice: Notice
+    ) -> Notice | None:
+        """Return what a listen is told of a task, None for what it cannot be told (T-13)."""
+        shown = self._shown(held.upstream, principal.partition)
+        return self._tasks.tell(notice, exposed, held, call.meta.capabilities, namespace=shown)
 
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""

@@ -16,7 +16,6 @@ from gateway.protocol.jsonrpc import encode, join
 from gateway.protocol.subscriptions import Wanted
 
 _Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 Kind: TypeAlias = Literal["tools", "prompts", "resources"]
 
@@ -92,8 +91,8 @@ class Audience:
         self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
         self._uris: dict[Followed, dict[str, dict[Subscription, str]]] = {}
         self._places: dict[Subscription, list[Place]] = {}
-        self._tasks: dict[tuple[Followed, str], dict[Subscription, tuple[str, Tracked]]] = defaultdict(dict)
-        self._tracked: dict[Subscription, list[Tracked]] = {}
+        self._tasks: dict[Followed, dict[str, dict[tuple[Subscription, str], Tracked]]] = {}
+        self._tracked: dict[Subscription, Mapping[str, Tracked]] = {}
         self._open = 0
 
     def __len__(self) -> int:
@@ -101,7 +100,8 @@ class Audience:
 
     def __repr__(self) -> str:
         uris = sum(map(len, self._uris.values()))
-        return f"<Audience {self._open} streams, {uris} URIs>"
+        tasks = sum(map(len, self._tasks.values()))
+        return f"<Audience {self._open} streams, {uris} URIs, {tasks} tasks>"
 
     def __iter__(self) -> Iterator[Subscription]:
         for streams in list(self._callers.values()):
@@ -142,14 +142,18 @@ class Audience:
 
     def _track(self, stream: Subscription, tasks: Mapping[str, Tracked]) -> None:
         for exposed, tracked in tasks.items():
-            self._tasks[tracked.at, tracked.id][stream] = exposed, tracked
+            self._tasks.setdefault(tracked.at, {}).setdefault(tracked.id, {})[stream, exposed] = tracked
         if tasks:
-            self._tracked[stream] = list(tasks.values())
+            self._tracked[stream] = tasks
 
     def _displace(self, stream: Subscription) -> None:
-        for tracked in self._tracked.pop(stream, ()):
-            if stream in self._tasks.get((tracked.at, tracked.id), ()):  # else two ids meant the same task
-                _take(self._tasks, (tracked.at, tracked.id), stream)
+        for exposed, tracked in self._tracked.pop(stream, _NO_TASKS).items():
+            tasks = self._tasks[tracked.at]
+            del tasks[tracked.id][stream, exposed]
+            if not tasks[tracked.id]:
+                del tasks[tracked.id]
+            if not tasks:
+                del self._tasks[tracked.at]
         for place in self._places.pop(stream, ()):
             uris = self._uris.get(place.at)
             if uris is None or place.uri not in uris:
@@ -200,13 +204,17 @@ class Audience:
     def task(self, at: Followed, id: str, notice: Notice) -> bool:
         """Tell those who asked for a task what its upstream says of it, as each may be told (L-23)."""
         heard = False
-        for stream, (exposed, tracked) in self._tasks.get((at, id), {}).items():
+        for (stream, exposed), tracked in self._tasks.get(at, {}).get(id, {}).items():
             told = tracked.tell(notice)
             if told is not None:
                 heard = True
                 params = {key: raw for key, raw in told.params.items() if key != "_meta"}
                 stream.tell((notice.method, exposed), params)
         return heard
+
+    def tasks_of(self, at: Followed) -> list[str]:
+        """Return the tasks of one context that some stream wants to hear of, by their upstream's ids."""
+        return list(self._tasks.get(at, ()))
 
     def foreign(self, at: Followed, notice: Notice) -> bool:
         """Tell what the specification does not know to those who declared the extension it belongs to (L-22).
@@ -305,7 +313,7 @@ def kinds_of(wanted: Wanted) -> list[Kind]:
     return [kind for kind in KINDS if getattr(wanted, kind)]
 
 
-def _take(index: dict[_Key, dict[Subscription, _Value]], key: _Key, stream: Subscription) -> None:
+def _take(index: dict[_Key, dict[Subscription, None]], key: _Key, stream: Subscription) -> None:
     streams = index[key]
     streams.pop(stream, None)
     if not streams:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from gateway import config
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
-from gateway.core.discover import notifies, subscribes
+from gateway.core.discover import extends, notifies, subscribes
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, join
 from gateway.protocol.methods import TASKS
@@ -92,8 +92,8 @@ class Follower:
         self._kinds: Counter[Kind] = Counter()
         self._uris: Counter[str] = Counter()
         self._tasks: Counter[str] = Counter()
-        self._unfit: frozenset[str] = frozenset()
-        """The resources for whose sake the upstream refused a whole listen."""
+        self._unfit = Wanted()
+        """The resources and tasks for whose sake the upstream refused a whole listen."""
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, None before the first."""
@@ -152,14 +152,14 @@ class Follower:
         """Take back a `want`."""
         self._kinds = self._kinds - Counter(kinds_of(wanted))
         _take(self._uris, wanted.uris)
-        self._unfit &= self._uris.keys()
         _take(self._tasks, wanted.tasks)
+        self._unfit &= Wanted(uris=frozenset(self._uris), tasks=frozenset(self._tasks))
         self._stir.set()
 
     def wake(self) -> None:
         """Try at once: the upstream is back, and may be another one now."""
         self._unsupported = False
-        self._unfit = frozenset()
+        self._unfit = Wanted()
         self._woken.set()
         self._stir.set()
 
@@ -186,7 +186,8 @@ class Follower:
         told = {kind: notifies(discovered.capabilities, kind) for kind in KINDS}
         tools, prompts, resources = (told[kind] and (self._always or kind in self._kinds) for kind in KINDS)
         uris = frozenset(self._uris) if subscribes(discovered.capabilities) else frozenset()
-        return Wanted(tools, prompts, resources, uris - self._unfit, frozenset(self._tasks))
+        tasks = frozenset(self._tasks) if extends(discovered.capabilities, TASKS) else frozenset()
+        return Wanted(tools, prompts, resources, uris - self._unfit.uris, tasks - self._unfit.tasks)
 
     # The stream
 
@@ -286,7 +287,9 @@ class Follower:
                 self._heard_of = None
         else:
             if error.code == INVALID_PARAMS:
-                self._unfit |= wish.uris - (self._asked or Wanted()).uris
+                new = wish - (self._asked or Wanted())
+                # Tasks come to an end, resources hardly ever: those may yet be told of.
+                self._unfit |= Wanted(tasks=new.tasks) if new.tasks else Wanted(uris=new.uris)
             log.warning("upstream %s refuses to be listened to: %s", self.at.upstream, error)
         self._found_out()
         return error.code == METHOD_NOT_FOUND

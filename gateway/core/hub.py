@@ -25,6 +25,7 @@ from gateway.core.audience import (
     Show,
     Tracked,
 )
+from gateway.core.capabilities import needed
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower, Following
@@ -38,10 +39,12 @@ from gateway.protocol.call import (
     Notice,
     Partition,
     Principal,
+    Request,
     UpstreamName,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import Json, Malformed, McpError, text_of
+from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode, split, text_of
+from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
@@ -404,6 +407,28 @@ class Hub:
         self._refresher.want(at, KIND_OF, owed=True, urgent=True)
         for uri in missed or ():
             self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
+        if missed is not None:
+            await self._look_at_tasks(at)
+
+    async def _look_at_tasks(self, at: Followed) -> None:
+        """Tell how those tasks are of which something may have been missed; a notice has to say all of it."""
+        principal = self._principal(at)
+        if principal is None:
+            return
+        for id in self._audience.tasks_of(at):
+            asked = Request(
+                "tasks/get",
+                {"taskId": encode(id)},
+                capabilities=needed(TASKS),
+                authorization=self._catalogue.forwarded(at.upstream, principal),
+            )
+            try:
+                members = split((await self._pool.call(at.upstream, asked)).result)
+            except (UpstreamUnavailable, McpError, Challenge, Malformed) as error:
+                log.debug("upstream %s: a task could not be looked at: %s", at.upstream, error)
+                continue
+            params = {key: raw for key, raw in members.items() if key not in ("resultType", "_meta")}
+            self._audience.task(at, id, Notice(_TASK, params))
 
     async def _refresh(self, at: Followed, methods: Mapping[str, bool]) -> None:
         """Fetch the lists that clients have seen; the catalogue says which of them are other ones now.

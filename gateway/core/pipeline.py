@@ -208,7 +208,7 @@ class Pipeline:
             exposed: Tracked(
                 self._catalogue.followed(held.upstream, principal),
                 held.original,
-                partial(self._tasks.tell, exposed=exposed, held=held, declared=call.meta.capabilities),
+                partial(self._courier.told, call, principal, exposed, held),
             )
             for exposed, held in self._tasks.places(few, principal).items()
         }

@@ -69,7 +69,7 @@ class Tasks:
 
     def places(self, exposed: Iterable[str], principal: Principal) -> Mapping[str, Held]:
         """Return where those of these tasks are that this caller may hear of (L-23)."""
-        found = {id: self._opened(id, principal) for id in exposed}
+        found = {id: self._opened(id, principal) for id in exposed if self._carried}
         return {id: held for id, held in found.items() if held is not None}
 
     def expose(self, held: Held, principal: Principal) -> str:
@@ -131,12 +131,13 @@ class Tasks:
             raise InvalidResult(str(error)) from None
         return made(call.method, members, server_info=server_info, changes=changes)
 
-    def tell(self, notice: Notice, exposed: str, held: Held, declared: Json) -> Notice | None:
+    def tell(
+        self, notice: Notice, exposed: str, held: Held, declared: Json, *, namespace: UriSpace
+    ) -> Notice | None:
         """Return notifications/tasks for a listener that knows the task by this id and declared this (L-23).
 
         None when it could not be told: what is asked of it is more than it can answer, or makes no sense.
         """
-        namespace = self._federation.namespaces[held.upstream]
         try:
             changes = self._changes(notice.params, exposed, held.original, declared, namespace)
         except Malformed:

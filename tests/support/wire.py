@@ -114,6 +114,10 @@ def _check_notification(message: bytes, decoded: dict[str, Any], version: str) -
     if "id" in decoded:
         _fail(message, "a request towards a modern client (E-02), or a notification with an id (E-07)")
     method, params = decoded["method"], decoded.get("params")
+    if method == "notifications/tasks":
+        _check_task(message, params)
+        _check_meta(message, params.get("_meta"), allowed={META_SUBSCRIPTION_ID})
+        return
     if (method, version) not in official.SERVER_NOTIFICATIONS:
         if method.startswith("notifications/"):
             _fail(message, f"{method} is no notification of {version}")
@@ -141,7 +145,12 @@ def _check_result(message: bytes, decoded: dict[str, Any], method: str, version:
     if not isinstance(kind, str):
         _fail(message, "resultType is missing or no string (E-08)")
     if kind == "task" or method == "tasks/get":
-        _check_task(message, method, result)
+        if (kind == "task") != (method == "tools/call"):
+            _fail(message, f"a task is no answer to {method}, or not called so (T-02, A-25)")
+        _check_task(message, result)
+        if META_SERVER_INFO not in result.get("_meta", {}):
+            _fail(message, "the task does not say who answers (E-22)")
+        _check_meta(message, result["_meta"], allowed={META_SERVER_INFO})
         return
     if kind not in ("complete", "input_required"):
         return
@@ -156,10 +165,8 @@ def _check_result(message: bytes, decoded: dict[str, Any], method: str, version:
         _fail(message, "the result does not say who answers (E-22)")
 
 
-def _check_task(message: bytes, method: str, result: dict[str, Any]) -> None:
-    """Fail unless a task is as the extension has it, flat and under the caller's id (T-02, T-03)."""
-    if (result["resultType"] == "task") != (method == "tools/call"):
-        _fail(message, f"a task is no answer to {method}, or not called so (T-02, A-25)")
+def _check_task(message: bytes, result: dict[str, Any]) -> None:
+    """Fail unless a task is as the extension has it, flat and under an id of ours (T-02, T-03)."""
     for key in ("taskId", "status", "createdAt", "lastUpdatedAt"):
         if not isinstance(result.get(key), str):
             _fail(message, f"a task's {key} is missing or no string (T-02)")
@@ -172,9 +179,6 @@ def _check_task(message: bytes, method: str, result: dict[str, Any]) -> None:
     for key in ("inputRequests", "result", "error"):
         if key in result and not isinstance(result[key], dict):
             _fail(message, f"a task's {key} is no object (T-04)")
-    if META_SERVER_INFO not in result.get("_meta", {}):
-        _fail(message, "the task does not say who answers (E-22)")
-    _check_meta(message, result["_meta"], allowed={META_SERVER_INFO})
     if isinstance(result.get("result"), dict):
         _check_meta(message, result["result"].get("_meta"), allowed=set())
 

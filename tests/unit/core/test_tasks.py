@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.config import Config
 from gateway.core.dialogue import Dialogue
 from gateway.core.federation import Federation
+from gateway.core.router import Namespace
 from gateway.core.shapes import InvalidResult
 from gateway.core.tasks import Held, Tasks
 from gateway.protocol.call import Notice, Partition, Principal, UpstreamName
@@ -88,7 +89,7 @@ def tell(declared: Any = None, **members: Any) -> Any:
     params = {"taskId": "1", "status": "working", "ttlMs": 5, **members}
     notice = Notice("notifications/tasks", {key: encode(value) for key, value in params.items()})
     capabilities = encode(declared or {"elicitation": {}})
-    told = tasks().tell(notice, "mine", Held(GH, "1"), capabilities)
+    told = tasks().tell(notice, "mine", Held(GH, "1"), capabilities, namespace=Namespace(GH, "gh"))
     if told is None:
         return None
     assert told.method == "notifications/tasks"
