@@ -304,6 +304,26 @@ async def test_a_change_is_told_to_the_end_although_who_told_it_left(
         await assert_current(upstream, LISTS, two, one)
 
 
+async def test_a_change_that_redis_did_not_count_is_told_again(
+    server: RedisServer, proxy: RedisProxy
+) -> None:
+    """Redis is well, only this question went unanswered: here nothing old is served, soon nowhere."""
+    upstream = Upstream()
+    async with replica(proxy, timeout=0.5) as one, replica(server) as two:
+        await version(one, LISTS, upstream)
+        await version(two, LISTS, upstream)
+        proxy.before["advance"] = hang
+        await changing(upstream, one, LIST_CHANGED)()
+        assert await version(one, LISTS, upstream) == 2
+        await two.until(lambda: two.cache.peek(LISTS) is None)
+        await one.until(lambda: one.generations.knows(GH))
+        await assert_current(upstream, LISTS, two, one)
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
 async def test_a_round_robin_client_sees_no_old_list_once_anybody_was_told(server: RedisServer) -> None:
     """Over three replicas, under load, change after change."""
     upstream = Upstream()

@@ -209,6 +209,21 @@ async def test_a_longer_expiry_in_redis_lengthens_no_life(server: RedisServer) -
             assert (await three.cache.get(LISTS, fill)).entry.remaining_ms(three.clock()) <= 60_000
 
 
+async def test_the_time_an_answer_takes_lengthens_no_life(server: RedisServer) -> None:
+    """What remained was true when Redis was asked, at the latest."""
+    fill = answering()
+    async with redis_proxy(server, [GET]) as proxy, replica(server) as one, replica(proxy) as two:
+        await one.ask(LISTS, fill)
+
+        async def take_time() -> None:
+            two.clock.now += 5.0
+
+        proxy.after["get"] = take_time
+        cached = await two.cache.get(LISTS, fill)
+        assert (cached.source, proxy.after) == ("hit", {})
+        assert cached.entry.remaining_ms(two.clock()) <= 55_000
+
+
 async def test_what_comes_late_lives_shorter(server: RedisServer) -> None:
     """A write that a frozen Redis carries out after a while must not lengthen a life by that while."""
     async with replica(server, timeout=0.1) as one:
