@@ -736,9 +736,21 @@ def _worth_a_look(config: Config) -> Iterator[str]:
                 f"{place}.cache.share_public: results it marks public are shared among all callers, although "
                 "each presents a token of their own; write share_public: true or false to settle it"
             )
+    yield from _claimed_twice(config)
     for index, key in enumerate(config.secrets.keys):
         if len(key.get_secret_value()) < 16:
             yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"
+
+
+def _claimed_twice(config: Config) -> Iterator[str]:
+    """Yield the methods that the same endpoint would hand to two upstreams: the first gets them."""
+    for path, endpoint in config.endpoints.items():
+        holder: dict[str, str] = {}
+        for name in config.upstreams if endpoint.upstreams is None else endpoint.upstreams:
+            for pattern in config.upstreams[name].methods:
+                first = holder.setdefault(pattern, name)
+                if first != name:
+                    yield f"upstreams.{name}.methods: {pattern} goes to `{first}`, the first in {path}"
 
 
 def _odd_trust(cache: Cache) -> Iterator[str]:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.support.listening import SUBSCRIPTION, TOOLS, TOOLS_CHANGED, listening
 from tests.support.running import running
 from tests.support.scripted import (
     META,
@@ -127,6 +128,30 @@ async def test_a_notification_of_an_extension_reaches_whoever_made_the_call(alph
     async with running({"alpha": alpha}) as gateway:
         told = await gateway.ask("tools/call", {"name": "alpha__find"}, judged=False)
         assert told.notices == [foreign]
+
+
+async def test_a_notification_of_an_extension_reaches_whoever_listens_and_knows_it(alpha):
+    """L-22, K-07: where the operator lets the extension through."""
+    found = "notifications/com.example/search/found"
+    options = {"capabilities": KNOWS, "judged": False}
+    async with (
+        running({"alpha": alpha}, extensions=[SEARCH]) as gateway,
+        listening(gateway, TOOLS, **options) as knowing,
+        listening(gateway, TOOLS, id=2) as other,
+    ):
+        await alpha.notify(found, n=1)
+        notice = await knowing.event()
+        assert (notice["method"], notice["params"]["n"]) == (found, 1)
+        assert notice["params"]["_meta"] == {SUBSCRIPTION: 1}
+        await alpha.notify(TOOLS_CHANGED)
+        assert (await other.event())["method"] == TOOLS_CHANGED
+    async with (
+        running({"alpha": alpha}) as gateway,
+        listening(gateway, TOOLS, **options) as knowing,
+    ):
+        await alpha.notify(found, n=1)
+        await alpha.notify(TOOLS_CHANGED)
+        assert (await knowing.event())["method"] == TOOLS_CHANGED
 
 
 # Methods

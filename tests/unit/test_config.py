@@ -394,6 +394,10 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
             '{"mcpServers": {"a": {"url": "https://a", "headers": {"X-Key": "$TOK"}}}}',
             "mcpServers.a.headers.X-Key: `$TOK` without braces is text; did you mean ${TOK}?",
         ),
+        (
+            "upstreams: {a: {url: http://a, methods: [x/*, y]}, b: {url: http://b, methods: [z, x/*]}}",
+            "upstreams.b.methods: x/* goes to `a`, the first in /mcp",
+        ),
     ],
 )
 def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
@@ -409,6 +413,8 @@ def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
      "upstreams: {a: {url: 'http://[::1]:1/mcp', auth: {bearer: x}}}",
      "upstreams: {a: {url: http://localhost:1/mcp, auth: {bearer: x}}}",
      UP + "listen: 0.0.0.0:8080\nhosts: [mcp.example.com]", UP + "listen: 10.0.0.1:8080\nhosts: ['*']",
+     "upstreams: {a: {url: http://a, methods: [x]}, b: {url: http://b, methods: [x]}}\n"
+     "endpoints: {/a: {upstreams: [a]}, /b: {upstreams: [b]}}",
      UP + "listen: '[::1]:0'", UP + "listen: localhost:8080",
      "upstreams: {a: {url: https://a, auth: {bearer: '${TOK}'}}}",
      "upstreams: {a: {url: https://a, auth: {bearer: 'a$TOK'}}}",

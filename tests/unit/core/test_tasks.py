@@ -13,7 +13,7 @@ from gateway.core.federation import Federation
 from gateway.core.router import Namespace
 from gateway.core.shapes import InvalidResult
 from gateway.core.tasks import Held, Tasks
-from gateway.protocol.call import Notice, Partition, Principal, UpstreamName
+from gateway.protocol.call import Call, Notice, Partition, Principal, RequestMeta, UpstreamName
 from gateway.protocol.jsonrpc import McpError, encode
 from gateway.support.seal import Seal
 
@@ -82,6 +82,49 @@ def test_of_many_ids_those_that_are_known_are_found() -> None:
     fewer = tasks(upstreams=("gh",)).places([*own, *foreign], ANN)
     assert fewer == {id: held for id, held in own.items() if held.upstream == GH}
     assert tasks("newer-key-of-the-ring", "k" * 32).places(own, ANN) == own
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["content", "code", "message", "uri", "method", "params", "_meta", "x"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+MEMBERS = st.sampled_from(
+    ["taskId", "status", "ttlMs", "inputRequests", "result", "error", "resultType", "_meta", "task", "x"]
+)
+
+
+@given(
+    method=st.sampled_from(["tasks/get", "tasks/update", "tasks/cancel"]),
+    said=st.dictionaries(MEMBERS, JSON),
+)
+def test_whatever_an_upstream_says_is_fit_for_the_client_or_refused(
+    method: str, said: dict[str, Any]
+) -> None:
+    """K-04: one defined outcome for everything, and no upstream's own id in it."""
+    call = Call(b"1", method, {"taskId": b'"mine"'}, RequestMeta("2026-07-28", b"{}"))
+    namespace = Namespace(GH, "gh")
+    try:
+        dressed = tasks().report(
+            call, Held(GH, "1"), encode(said), namespace=namespace, server_info=b'{"name":"we"}'
+        )
+    except InvalidResult:
+        return
+    sent = json.loads(b"".join(dressed.segments()))
+    assert sent["resultType"] == "complete"
+    if method != "tasks/get":
+        assert sent.keys() == {"resultType", "_meta"}
+    else:
+        assert sent["taskId"] == "mine"
+        assert sent.get("x") == said.get("x")
 
 
 def tell(declared: Any = None, **members: Any) -> Any:
