@@ -5,6 +5,7 @@ The bound is longer than a test may take, except where it is what ends the waiti
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gateway.protocol.jsonrpc import McpError, encode
 from gateway.support.bus import TELL
 from tests.support.redis import RedisProxy, RedisServer, redis_proxy, redis_server
 from tests.support.replicas import Replica, replica
-from tests.support.running import running
+from tests.support.running import Running, running
 from tests.support.scripted import ScriptedUpstream, tool
 
 GH = UpstreamName("gh")
@@ -106,6 +107,23 @@ async def turns(one: Replica) -> dict[str, float]:
     return {line.split('outcome="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
+def all_wait(replicas: Sequence[Replica], upstream: Upstream, callers: int, *, before: int) -> bool:
+    """Whether so many callers are in flights of which each follows another or has asked the upstream."""
+    waiting = [int(count) for one in replicas for count in re.findall(r"(\d+) waiting", repr(one.flight))]
+    turns = [[int(count) for count in re.findall(r"\d+", repr(one.leads))] for one in replicas]
+    led, followed = (sum(counts) for counts in zip(*turns, strict=True))
+    return (
+        sum(waiting) == callers and led + followed == len(waiting) and len(upstream.fetches) == before + led
+    )
+
+
+async def asked_to_lead(one: Replica) -> float:
+    """Return how often Redis was asked whose turn it is."""
+    text = (await asyncio.to_thread(one.metrics.render)).decode()
+    lines = [line for line in text.splitlines() if 'redis_operations_total{operation="lead"' in line]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
 async def assert_idle(server: RedisServer, *all_of_them: Replica) -> None:
     """Nothing is under way, waited for, or led."""
     for one in all_of_them:
@@ -159,7 +177,29 @@ async def test_so_does_one_of_many_callers_on_what_was_public(server: RedisServe
             await asyncio.sleep(0.005)  # Redis announces nothing
         three[0].clock.now += 60
         upstream.ttl = 60_000
-        await storm(three, crowd, upstream)
+        upstream.hold()
+        asking = asyncio.create_task(storm(three, crowd, upstream))
+        await three[0].until(lambda: all_wait(three, upstream, 3 * CROWD, before=1))
+        upstream.go.set()
+        await asking
+        assert len(upstream.fetches) == 2
+
+
+async def test_a_hit_in_redis_tells_as_much(server: RedisServer) -> None:
+    """What another replica fetched for all was public: the next fetch is everybody's, too."""
+    upstream = Upstream()
+    async with replicas(server, 2) as (one, two):
+        await get(one, ANN, upstream)
+        await assert_idle(server, one)
+        await server.ask("DEL", *await server.keys("*:scope"))
+        assert await two.ask(caller(LISTS, "bob"), upstream.of("bob")) == "hit hit"
+        await one.cache.invalidate(LIST_CHANGED)
+        upstream.hold()
+        crowd = [caller(LISTS, f"caller {number}") for number in range(CROWD)]
+        asking = asyncio.create_task(storm([two], crowd, upstream))
+        await two.until(lambda: all_wait([two], upstream, CROWD, before=1))
+        upstream.go.set()
+        await asking
         assert len(upstream.fetches) == 2
 
 
@@ -177,6 +217,10 @@ async def test_what_the_operator_calls_public_needs_no_fetch_to_be_known_so(serv
             assert len(upstream.fetches) == 1
 
 
+def links(gateways: Sequence[Running]) -> list[str]:
+    return [repr(one.runtime.replicated and one.runtime.replicated.bus) for one in gateways]
+
+
 async def test_a_whole_gateway_asks_once_for_all(server: RedisServer) -> None:
     """Over HTTP, joined and dressed: three gateways, one upstream request."""
     cache = {"redis": server.url, "redis_timeout": 2.0, "coalesce": 20.0}
@@ -189,10 +233,12 @@ async def test_a_whole_gateway_asks_once_for_all(server: RedisServer) -> None:
                 await asyncio.sleep(0.005)
         for token in (None, "TOK-A"):
             alpha.requests.clear()
+            before = links(three)
             asking = [one.ask("tools/list", token=token) for one in three for _ in range(5)]
             answers = await asyncio.gather(*asking)
             assert all(answer.names == ["alpha__a"] for answer in answers)
-            assert len(alpha.seen("tools/list")) == (1 if token is None else 0)
+            if links(three) == before:  # a machine that stands still for a lease unlinks them
+                assert len(alpha.seen("tools/list")) == (1 if token is None else 0)
 
 
 # What is private
@@ -245,6 +291,28 @@ async def test_what_turns_out_private_is_nobodys_but_its_callers(server: RedisSe
             assert upstream.fetches.count(name or "") <= 3
         await assert_idle(server, *three)
         assert await server.keys("*:scope") == []
+
+
+async def test_other_replicas_are_waited_for_once(server: RedisServer) -> None:
+    """Whoever waited for everybody's answer, and may not have it, asks nobody before he fetches his own."""
+    upstream = Upstream()
+    async with replicas(server, 2, private_in_redis=True) as (one, two):
+        for each in (one, two):
+            await get(each, ANN, upstream)
+        upstream.scope = "private"
+        await one.cache.invalidate(LIST_CHANGED)
+        before = await asked_to_lead(two)
+        upstream.hold()
+        leading = asyncio.create_task(get(one, ANN, upstream))
+        await upstream.asked.wait()
+        names = ["bob", "carol"]
+        asking = [asyncio.create_task(get(two, caller(LISTS, name), upstream)) for name in names]
+        await two.until(lambda: repr(two.leads) == "<Leads 0 led, 1 followed>")
+        await two.until(lambda: "2 waiting" in repr(two.flight))
+        upstream.go.set()
+        assert [answer["of"] for answer in await asyncio.gather(*asking)] == names
+        await leading
+        assert await asked_to_lead(two) == before + 1
 
 
 async def test_anonymous_callers_of_a_private_answer_fetch_each_his_own(server: RedisServer) -> None:

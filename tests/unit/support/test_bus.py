@@ -27,7 +27,8 @@ class Replica:
         self.background = Background()
         self.slept = 0.0
         """Seconds for which nothing of it ran."""
-        self.redis = SharedRedis(parse_redis_url(server.url), timeout=5.0, metrics=Metrics())
+        self.metrics = Metrics()
+        self.redis = SharedRedis(parse_redis_url(server.url), timeout=5.0, metrics=self.metrics)
         self.bus = RedisBus(
             self.redis,
             Seal(keys or ("k",)),
@@ -99,6 +100,21 @@ async def test_no_lease_is_waited_for_where_all_confirm(
         await asyncio.gather(*(one.bus.announce("news", b"x") for _ in range(10)))
         assert len(two.heard) == 10
     assert WAITED not in caplog.text
+
+
+async def test_what_is_only_told_is_heard_and_confirmed_by_nobody(server: RedisServer) -> None:
+    """It is not counted either: whoever misses it has missed nothing that matters."""
+    async with Replica(server) as one, Replica(server) as two:
+        for number in range(20):
+            await one.bus.tell("news", b"%d" % number)
+        await two.until(lambda: len(two.heard) == 20)
+        assert await one.bus.announce("news", b"x")
+        confirmed = 'redis_operations_total{operation="confirm",outcome="ok"} '
+        while confirmed not in (text := (await asyncio.to_thread(two.metrics.render)).decode()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert f"{confirmed}1.0" in text
+        assert one.heard == []
+        assert (one.bus.session, two.bus.session, one.gaps, two.gaps) == (1, 1, 0, 0)
 
 
 async def test_a_lost_link_is_noticed_and_made_anew(server: RedisServer) -> None:
