@@ -13,7 +13,7 @@ from gateway.core.router import Namespace
 from gateway.core.subscription import Key, Subscription
 from gateway.protocol.call import Notice, Partition, UpstreamName
 from gateway.protocol.jsonrpc import encode, join
-from gateway.protocol.subscriptions import Wanted
+from gateway.protocol.subscriptions import Circular, Wanted, circular
 
 _Key = TypeVar("_Key")
 
@@ -34,7 +34,10 @@ LISTS_OF: Mapping[Kind, tuple[str, ...]] = {
 
 UPDATED = "notifications/resources/updated"
 
-_LISTS: Mapping[Kind, Key] = {kind: (f"notifications/{kind}/list_changed", "") for kind in KINDS}
+_CHANGED: Mapping[Kind, str] = {kind: f"notifications/{kind}/list_changed" for kind in KINDS}
+_LISTS: Mapping[Kind, tuple[Key, Circular]] = {
+    kind: ((method, ""), circular(method, {})) for kind, method in _CHANGED.items()
+}
 
 
 class Followed(NamedTuple):
@@ -177,12 +180,12 @@ class Audience:
         The first number is of those for whom it was news, the second of those who had not been told of the
         last change yet.
         """
-        key = _LISTS[kind]
+        key, news = _LISTS[kind]
         new = known = 0
         for streams in self._listeners(at, kind):
             told = 0
             for stream in streams:
-                told += stream.tell(key)
+                told += stream.tell(key, news)
             new += told
             known += len(streams) - told
         return new, known
@@ -191,14 +194,14 @@ class Audience:
         self, upstream: UpstreamName, kind: Kind, partition: Partition | None
     ) -> tuple[int, int]:
         """Tell the streams of one caller, whatever credential its upstream sees."""
-        key = _LISTS[kind]
+        key, news = _LISTS[kind]
         streams = [
             stream
             for endpoint in self._endpoints_of[upstream]
             for stream in self._callers.get((endpoint, partition), ())
             if getattr(stream.wanted, kind)
         ]
-        new = sum(stream.tell(key) for stream in streams)
+        new = sum(stream.tell(key, news) for stream in streams)
         return new, len(streams) - new
 
     def task(self, at: Followed, id: str, notice: Notice) -> bool:
@@ -209,7 +212,7 @@ class Audience:
             if told is not None:
                 heard = True
                 params = {key: raw for key, raw in told.params.items() if key != "_meta"}
-                stream.tell((notice.method, exposed), params)
+                stream.tell((notice.method, exposed), circular(notice.method, params))
         return heard
 
     def tasks_of(self, at: Followed) -> list[str]:
@@ -224,11 +227,12 @@ class Audience:
         name = notice.method.removeprefix("notifications/")
         params = {key: raw for key, raw in notice.params.items() if key != "_meta"}
         heard = False
+        key, news = (notice.method, join(params).decode()), circular(notice.method, params)
         for streams in self._hearing(at):
             for stream in streams:
                 if any(name.startswith(f"{id}/") for id in stream.extensions):
                     heard = True
-                    if stream.tell_unnamed((notice.method, join(params).decode()), params) is None:
+                    if stream.tell_unnamed(key, news) is None:
                         stream.end("overflow")  # L-20: no two of these are known to mean the same
         return heard
 
@@ -292,20 +296,27 @@ class Audience:
                 yield self._tell_unnamed(at.upstream, uri, stream, instead=None)
 
     def _tell_named(self, at: Followed, uri: str) -> Iterator[bool]:
+        key, news = _update(uri)
         for stream, exposed in self._uris[at].get(uri, {}).items():
-            yield stream.tell((UPDATED, exposed), {"uri": encode(exposed)})
+            if key[1] != exposed:  # nearly all spell it alike
+                key, news = _update(exposed)
+            yield stream.tell(key, news)
 
     def _tell_unnamed(
         self, upstream: UpstreamName, uri: str, stream: Subscription, *, instead: str | None
     ) -> bool:
         """Tell of a URI that the stream did not name, or of the one it did where too many such wait."""
         exposed = self._namespaces[upstream].expose_uri(uri)
-        told = stream.tell_unnamed((UPDATED, exposed), {"uri": encode(exposed)})
+        told = stream.tell_unnamed(*_update(exposed))
         if told is None:
-            return instead is not None and stream.tell((UPDATED, instead), {"uri": encode(instead)})
+            return instead is not None and stream.tell(*_update(instead))
         if exposed == uri:
             self._show(stream.endpoint, stream.partition, uri, upstream)
         return told
+
+
+def _update(uri: str) -> tuple[Key, Circular]:
+    return (UPDATED, uri), circular(UPDATED, {"uri": encode(uri)})
 
 
 def kinds_of(wanted: Wanted) -> list[Kind]:

@@ -31,15 +31,15 @@ from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower, Following
 from gateway.core.lane import Lane
 from gateway.core.refresher import Refresher
-from gateway.core.subscription import Subscription
+from gateway.core.subscription import Round, Subscription
 from gateway.protocol.call import (
     Challenge,
     Change,
-    Emit,
     Notice,
     Partition,
     Principal,
     Request,
+    Sink,
     UpstreamName,
     UpstreamUnavailable,
 )
@@ -125,7 +125,7 @@ class Hub:
         self._refresher = Refresher(self._refresh, pause=self._settings.gather, background=background)
         self._lacking: dict[tuple[UpstreamName, str], _Lacking] = {}
         self._ears = Ears(self._heard, self._resumed, self._refused, self._idle)
-        self._delivered = metrics.notices("delivered")
+        self._round = Round(metrics.notices("delivered"))
         catalogue.on_found = self._found
 
     def __repr__(self) -> str:
@@ -224,9 +224,9 @@ class Hub:
             follower.unwant(vain)
             self._claims[stream].append((follower, wanted - vain))
 
-    async def relay(self, stream: Subscription, emit: Emit) -> None:
-        """Emit what happens until the stream is to end."""
-        await stream.relay(emit, self._delivered)
+    async def relay(self, stream: Subscription, sink: Sink) -> None:
+        """Tell what happens until the stream is to end."""
+        await stream.relay(sink, self._round)
 
     def leave(self, stream: Subscription) -> None:
         """Forget a stream and what was followed for it alone."""

@@ -43,6 +43,7 @@ from gateway.protocol.call import (
     Principal,
     Reason,
     Scope,
+    Sink,
     UpstreamName,
     UpstreamUnavailable,
 )
@@ -152,7 +153,7 @@ class Pipeline:
             case "task":
                 return await self._courier.task(call, row, self._caller(call, principal), emit)
             case "listen":
-                return await self.listen(call, principal, emit)
+                raise ValueError("a listen is served by `listen`")
             case kind:
                 assert_never(kind)
 
@@ -160,7 +161,7 @@ class Pipeline:
         """Whether an upstream may serve a method that is not known here (K-08)."""
         return self._federation.carrier(method) is not None
 
-    async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
 
         The acknowledgement comes first and promises what is sure to be told, which may be nothing: an error
@@ -182,8 +183,9 @@ class Pipeline:
         )
         meta: Members = {META_SUBSCRIPTION_ID: call.id}
         try:
-            await emit(Notice(ACKNOWLEDGED, {"_meta": join(meta), "notifications": spell(stream.wanted)}))
-            await self._hub.relay(stream, emit)
+            acknowledged = {"_meta": join(meta), "notifications": spell(stream.wanted)}
+            await sink.emit(Notice(ACKNOWLEDGED, acknowledged))
+            await self._hub.relay(stream, sink)
         finally:
             self._hub.leave(stream)
         # The id belongs to the gateway here, so it goes past the filter for what upstreams write (L-10).

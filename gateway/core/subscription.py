@@ -6,14 +6,14 @@ nobody waits for it: only its own request does.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from gateway.protocol.call import META_SUBSCRIPTION_ID, Emit, Notice, Partition
-from gateway.protocol.jsonrpc import Json, Members, join
-from gateway.protocol.subscriptions import Wanted
+from gateway.protocol.call import Partition, Sink
+from gateway.protocol.subscriptions import Circular, Wanted
 
 End: TypeAlias = Literal["stopping", "expired", "refused", "overflow"]
 """Why the gateway ended a stream; clients that leave are not among them."""
@@ -22,16 +22,21 @@ Key: TypeAlias = tuple[str, str]
 """What is told once however often it happened: a method, and the URI or task it is about."""
 
 _MOST_UNNAMED = 256
-_NOTHING: Members = {}
 _NO_EXTENSIONS: frozenset[str] = frozenset()
+
+_AT_ONCE = 200
+"""Streams that are told before others have their turn, which takes some milliseconds."""
 
 
 class Subscription:
-    """Made for one listen request, whose own task relays what is pending."""
+    """Made for one listen request, whose own task waits for the end, and for the client where it is slow."""
 
     __slots__ = (
-        "_meta",
+        "_due",
+        "_id",
         "_pending",
+        "_round",
+        "_sink",
         "_unnamed",
         "_waiter",
         "ended",
@@ -43,7 +48,7 @@ class Subscription:
 
     def __init__(
         self,
-        id: Json,
+        id: bytes,
         endpoint: str,
         partition: Partition | None,
         wanted: Wanted,
@@ -57,30 +62,32 @@ class Subscription:
         self.extensions = extensions
         """What the client declared, for the notifications that belong to an extension (L-22)."""
         self.ended: End | None = None
-        self._meta = join({META_SUBSCRIPTION_ID: id})
-        self._pending: dict[Key, Members] = {}
+        self._id = id
+        self._pending: dict[Key, Circular] = {}
         self._unnamed = 0
         self._waiter: asyncio.Future[None] | None = None
+        """Of the request's own task, while a round may tell the stream in its place."""
+        self._round: Round | None = None
+        self._sink: Sink | None = None
+        self._due = False
 
     def __repr__(self) -> str:
         state = "open" if self.ended is None else self.ended
         return f"<Subscription {self.endpoint}: {state}, {len(self._pending)} pending>"
 
-    def tell(self, key: Key, params: Members = _NOTHING) -> bool:
+    def tell(self, key: Key, news: Circular) -> bool:
         """Note that the client is to be told; whether that is news, or waits already."""
         pending = self._pending
         known = key in pending
         if self.ended is not None and not known:
             return False
-        pending[key] = params
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        pending[key] = news
+        if self._waiter is not None and not self._due and self._round is not None:
+            self._due = True
+            self._round.add(self)
         return not known
 
-    def tell_unnamed(self, key: Key, params: Members = _NOTHING) -> bool | None:
+    def tell_unnamed(self, key: Key, news: Circular) -> bool | None:
         """Note a change of what the client did not name: there is no end to such names.
 
         None when there was no room left for it.
@@ -89,7 +96,7 @@ class Subscription:
             if self._unnamed >= _MOST_UNNAMED:
                 return None
             self._unnamed += 1
-        return self.tell(key, params)
+        return self.tell(key, news)
 
     def narrow(self, *, uris: frozenset[str], tasks: frozenset[str], without: Iterable[Key]) -> None:
         """Take back what turned out not to be on offer, before anything is acknowledged."""
@@ -101,23 +108,82 @@ class Subscription:
         """Let the client have what is pending, and then the end."""
         if self.ended is None:
             self.ended = why
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            self._wake()
 
-    async def relay(self, emit: Emit, told: list[float]) -> None:
-        """Emit what is pending as it comes, until the end; `told` counts the notices.
+    async def relay(self, sink: Sink, round: "Round") -> None:
+        """Tell what is pending as it comes, until the end.
 
         What happens while the client takes its time is told to it once, afterwards.
         """
-        while True:
-            pending, self._pending = self._pending, {}
+        self._sink, self._round = sink, round
+        try:
+            while True:
+                if not self._deliver(sink, round):
+                    await sink.writable()
+                elif self.ended is not None:
+                    return
+                else:
+                    self._waiter = asyncio.get_running_loop().create_future()
+                    await self._waiter
+        finally:
+            self._waiter = self._sink = self._round = None
+
+    def flush(self) -> None:
+        """Tell what is pending, as a round does; for a client that is slow to take it its own task waits."""
+        self._due = False
+        if self._waiter is None or self._sink is None or self._round is None:
+            return  # its own task is at work on it, or it is over
+        if not self._deliver(self._sink, self._round):
+            self._wake()
+
+    def _deliver(self, sink: Sink, round: "Round") -> bool:
+        """Tell what is pending for as long as the client takes it; whether that was all."""
+        pending, id, told = self._pending, self._id, 0
+        for before, behind in pending.values():
+            if not sink.tell(before, id, behind):
+                break
+            told += 1
+        round.told[0] += told
+        if told == len(pending):
+            pending.clear()
             self._unnamed = 0
-            for (method, _), params in pending.items():
-                await emit(Notice(method, {"_meta": self._meta, **params}))
-                told[0] += 1
-            if self._pending:
-                continue
-            if self.ended is not None:
-                return
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            return True
+        for key in list(pending)[:told]:
+            del pending[key]
+        return False
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Round:
+    """Tells streams what is pending for them, a few at a time, so that thousands do not hold up the rest.
+
+    It spares the tasks of their requests from waking up, which would cost more than what they then do.
+    """
+
+    def __init__(self, told: list[float]) -> None:
+        """`told` counts the notices."""
+        self.told = told
+        self._due: deque[Subscription] = deque()
+        self._begun = False
+
+    def __repr__(self) -> str:
+        return f"<Round {len(self._due)} due>"
+
+    def add(self, stream: Subscription) -> None:
+        """Have a stream told soon."""
+        self._due.append(stream)
+        if not self._begun:
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        due = self._due
+        for _ in range(min(len(due), _AT_ONCE)):
+            due.popleft().flush()
+        self._begun = bool(due)
+        if due:
+            asyncio.get_running_loop().call_soon(self._go)

@@ -10,7 +10,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
@@ -33,6 +32,7 @@ from gateway.protocol.call import (
     Partition,
     Principal,
     Reuse,
+    Sink,
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError
@@ -53,6 +53,7 @@ _UNSENT = 131_072
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _REMEMBERED = 512
 _TICKS = 4  # looks at every open request per shortest deadline
+_LOOKS_AT_ONCE = 200  # open requests; then others have their turn, for thousands may be due a comment
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
 
 _REQUEST_LINE = re.compile(r"b'[!-~]+ [!-~]+ HTTP/1\.[01]'")
@@ -86,7 +87,7 @@ class Pipeline(Protocol):
         """Answer any method but `subscriptions/listen`."""
         ...
 
-    async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Relay until the client leaves (cancellation) or the gateway stops (a graceful result, L-10)."""
         ...
 
@@ -325,9 +326,11 @@ class HttpFront:
             shortest = min(limits.keep_alive, limits.stalled_listener, limits.request_head)
             await asyncio.sleep(min(shortest / _TICKS, _LONGEST_TICK))
             now = time.monotonic()
-            for responder in list(self._open):
-                with suppress(ClientGone):  # it left between the look and the write
+            for number, responder in enumerate(list(self._open), 1):
+                if responder in self._open:
                     responder.beat(now, keep_alive=limits.keep_alive, stalled=limits.stalled_listener)
+                if number % _LOOKS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             if self._server is not None:
                 self._server.close_late(now, limits.request_head)
 
@@ -479,7 +482,7 @@ class HttpFront:
             raise McpError(INTERNAL_ERROR, "Too many open streams; `limits.streams_per_caller` allows more")
         self._listens[caller] += 1
         try:
-            ended = outcome(await pipeline.listen(call, principal, responder.emit), id=call.id)
+            ended = outcome(await pipeline.listen(call, principal, responder), id=call.id)
         finally:
             self._listens[caller] -= 1
             if not self._listens[caller]:

@@ -19,7 +19,7 @@ from gateway.front.mirror import NO_STORE
 from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
 from gateway.protocol.jsonrpc import Json
-from gateway.protocol.sse import KEEP_ALIVE, format_event
+from gateway.protocol.sse import EVENT_END, EVENT_START, KEEP_ALIVE, format_event
 from gateway.support.metrics import OTHER, Metrics
 
 _JOIN_BELOW = 65_536
@@ -148,6 +148,26 @@ class Responder:
         if self._request.protocol.writing_paused:
             await self._drain()
 
+    def tell(self, before: bytes, id: bytes, behind: bytes) -> bool:
+        """Send a notification in one line if the client takes more now; whether it was sent.
+
+        Called for thousands of streams in a row, so whoever cannot take it is left to its own request.
+        """
+        if self._state != "answering" or self._request.protocol.writing_paused:
+            return False
+        try:
+            self._send_frame(b"".join((EVENT_START, before, id, behind, EVENT_END)))
+        except ClientGone:
+            return False
+        return True
+
+    async def writable(self) -> None:
+        """Return once the client takes more; raises ClientGone when it has left."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        await self._drain()
+
     async def finish(self, outcome: Outcome) -> web.StreamResponse:
         """Send the answer and wait until the client has taken (nearly) all of it."""
         self._state = "done"
@@ -201,7 +221,7 @@ class Responder:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             return
-        if self._is_deaf(transport, now):
+        if not transport.is_reading() and self._is_deaf(now):
             self._metrics.rejected(OTHER, "ahead")
             self.abort()
             return
@@ -213,15 +233,13 @@ class Responder:
         if self._state == "answering" and now - self._spoke_at >= keep_alive:
             self._send_frame(KEEP_ALIVE)
 
-    def _is_deaf(self, transport: asyncio.Transport, now: float) -> bool:
+    def _is_deaf(self, now: float) -> bool:
         """Whether the client sent so much behind its request that its leaving could not be seen (S-21).
 
         Reading is paused then, and the end of the connection stands behind what is not read. While the body
         of the request itself is read a pause means nothing: it is how a fast sender is slowed down.
         """
-        if transport.is_reading() or self._state != "answering":
-            return False
-        return now - self._began_at >= _MAY_BE_DEAF
+        return self._state == "answering" and now - self._began_at >= _MAY_BE_DEAF
 
     def _cut_if_stalled(self, waiting: int, now: float, stalled: float) -> None:
         flushed = self._written - waiting

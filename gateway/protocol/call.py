@@ -169,6 +169,22 @@ class Notice(Struct, frozen=True):
 Emit: TypeAlias = Callable[[Notice], Awaitable[None]]
 
 
+class Sink(Protocol):
+    """Takes what is said on one listen stream."""
+
+    async def emit(self, notice: Notice) -> None:
+        """Send a notification, and wait while the client is slow to take it."""
+        ...
+
+    def tell(self, before: bytes, id: bytes, behind: bytes) -> bool:
+        """Send a notification in one line if the client takes more now; whether it was sent."""
+        ...
+
+    async def writable(self) -> None:
+        """Return once the client takes more; raises when it has left."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something cached became stale: a list (`method`), one resource (`method` and `uri`), or everything.

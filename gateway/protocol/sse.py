@@ -9,6 +9,9 @@ from dataclasses import dataclass
 KEEP_ALIVE = b": ping\n\n"
 """A comment, which every client skips (S-22)."""
 
+EVENT_START = b"event: message\ndata: "
+EVENT_END = b"\n\n"
+
 _BOM = b"\xef\xbb\xbf"
 _FIELD = len("retry: ")
 """The longest name of a field that is read, with what separates it from its value."""
@@ -161,6 +164,9 @@ def format_event(message: bytes) -> bytes:
 
     Line breaks in it can only be whitespace between tokens; they become spaces, so that none ends the line.
     """
-    if b"\n" in message or b"\r" in message:
-        message = message.translate(_NO_BREAKS)
-    return b"event: message\ndata: %b\n\n" % message
+    return EVENT_START + in_one_line(message) + EVENT_END
+
+
+def in_one_line(json: bytes) -> bytes:
+    """Return JSON, or a piece of it, without the line breaks that may stand between its tokens."""
+    return json.translate(_NO_BREAKS) if b"\n" in json or b"\r" in json else json

@@ -1,13 +1,15 @@
-"""Reads and writes subscription filters: what a listen wants, and what its acknowledgement grants. Pure.
+"""Reads and writes what a listen is about: its filter, and the notices that are sent for it. Pure.
 
-Both are the same object, `notifications`. Here it is a set of wishes with the algebra of sets, so that wishes
-are joined, narrowed to what was granted, and compared with what is open already.
+What it wants and what its acknowledgement grants are the same object, `notifications`. Here it is a set of
+wishes with the algebra of sets, so that wishes are joined, narrowed to what was granted, and compared with
+what is open already.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from gateway.protocol.call import META_SUBSCRIPTION_ID
 from gateway.protocol.jsonrpc import (
     INVALID_PARAMS,
     Json,
@@ -21,6 +23,7 @@ from gateway.protocol.jsonrpc import (
     split,
     text_of,
 )
+from gateway.protocol.sse import in_one_line
 
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
@@ -66,6 +69,23 @@ class Wanted(Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.tools or self.prompts or self.resources or bool(self.uris) or bool(self.tasks)
+
+
+class Circular(NamedTuple):
+    """A notification made once for any number of subscriptions: what stands before and behind each's id."""
+
+    before: bytes
+    behind: bytes
+
+
+def circular(method: str, params: Members) -> Circular:
+    """Return a notification that carries its subscription's id (L-05), in one line; `params` lack `_meta`."""
+    rest = join(params)[1:-1]
+    before = b'{"jsonrpc":"2.0","method":%b,"params":{"_meta":{"%b":' % (
+        encode(method),
+        META_SUBSCRIPTION_ID.encode(),
+    )
+    return Circular(before, b"},%b}}" % in_one_line(rest) if rest else b"}}}")
 
 
 def read_wanted(params: Members) -> Wanted:

@@ -1,11 +1,14 @@
 """Event streams to a client: when they begin, what keeps them alive, and how they end."""
 
 import asyncio
+import time
 
 import pytest
 
-from gateway.protocol.call import Answer, Call, Emit, Notice, Principal
+from gateway.front.stream import ClientGone, Responder
+from gateway.protocol.call import Answer, Call, Emit, Notice, Principal, Sink
 from gateway.protocol.jsonrpc import McpError
+from gateway.protocol.subscriptions import circular
 from tests.support.front import Answers, Client, Listens, answer, post, progress, serving
 
 SOON = {"keep_alive": 0.04}
@@ -277,3 +280,98 @@ async def test_listens_of_one_caller_are_limited() -> None:
         async with gateway.connect() as again:
             again.send(post("subscriptions/listen", authorization="Bearer A"))
             assert (await again.head()).header("content-type") == "text/event-stream"
+
+
+class Tells(Answers):
+    """A pipeline that acknowledges a listen and leaves its sink to the test, until it is to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.sinks: asyncio.Queue[Sink] = asyncio.Queue()
+
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
+        await sink.emit(Notice("notifications/subscriptions/acknowledged", {"notifications": b"{}"}))
+        self.sinks.put_nowait(sink)
+        await self.go.wait()
+        return answer()
+
+
+NEWS = circular("notifications/message", {"data": b'"%b"' % (b"x" * 1000)})
+
+
+def tell(sink: Sink) -> bool:
+    """Tell something of a kilobyte to the subscription `me`."""
+    return sink.tell(NEWS.before, b'"me"', NEWS.behind)
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+async def test_what_is_told_is_an_event_like_any_other(version: str) -> None:
+    """Chunked, or as the client's HTTP has it, until the answer; then nothing is told any more (L-10)."""
+    pipeline = Tells()
+    async with serving(pipeline) as gateway, gateway.connect() as client:
+        client.send(post("subscriptions/listen", id="me", version=version))
+        sink = await pipeline.sinks.get()
+        assert [tell(sink), tell(sink)] == [True, True]
+        pipeline.go.set()
+        _, *told, last = (await client.reply()).events
+        assert not tell(sink)
+    meta = {"io.modelcontextprotocol/subscriptionId": "me"}
+    params = {"_meta": meta, "data": "x" * 1000}
+    assert told == [{"jsonrpc": "2.0", "method": "notifications/message", "params": params}] * 2
+    assert last["id"] == "me"
+
+
+async def test_a_slow_client_is_told_no_more_than_it_takes() -> None:
+    """Nothing piles up for it; it is told again once it has taken what was sent."""
+    pipeline = Tells()
+    async with serving(pipeline) as gateway, gateway.connect(limit=1024) as client:
+        client.send(post("subscriptions/listen"))
+        sink = await pipeline.sinks.get()
+        told = 0
+        while tell(sink):
+            told += 1
+            await asyncio.sleep(0)
+        assert told < 20_000
+        writable = asyncio.create_task(sink.writable())
+        await asyncio.sleep(0)
+        assert not writable.done()
+        chunks = client.chunks()
+        await client.head()
+        for _ in range(told):
+            await anext(chunks)
+        await writable
+        assert tell(sink)
+
+
+async def test_a_client_that_left_is_told_nothing() -> None:
+    """Who waits for it is not left waiting."""
+    pipeline = Tells()
+    async with serving(pipeline) as gateway, gateway.connect() as client:
+        client.send(post("subscriptions/listen"))
+        sink = await pipeline.sinks.get()
+        assert isinstance(sink, Responder)
+        sink.abort()
+        assert not tell(sink)
+        with pytest.raises(ClientGone):
+            await sink.writable()
+        await gateway.until_idle()
+
+
+async def test_what_is_told_spares_a_comment() -> None:
+    """Signs of life are for streams that are quiet (S-22)."""
+    pipeline = Tells()
+    async with serving(pipeline, limits={"keep_alive": 10}) as gateway, gateway.connect() as client:
+        client.send(post("subscriptions/listen"))
+        sink = await pipeline.sinks.get()
+        assert isinstance(sink, Responder)
+        await client.head()
+        await client.chunk()
+        quiet_since = time.monotonic()
+        assert tell(sink)
+        sink.beat(quiet_since + 5, keep_alive=5, stalled=60)
+        sink.beat(quiet_since + 60, keep_alive=5, stalled=60)
+        assert b"notifications/message" in await client.chunk()
+        assert (await client.chunk()).startswith(b":")
+        pipeline.go.set()
+        assert b'"result"' in await client.chunk()

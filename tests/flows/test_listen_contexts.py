@@ -104,12 +104,19 @@ async def test_a_stream_ends_with_the_token_that_opened_it(gateway: Running) -> 
     """L-11: gracefully, at the moment it expires."""
     said: list[str] = []
 
-    async def emit(notice: Notice) -> None:
-        said.append(notice.method)
+    class Client:
+        async def emit(self, notice: Notice) -> None:
+            said.append(notice.method)
+
+        def tell(self, before: bytes, id: bytes, behind: bytes) -> bool:
+            raise AssertionError("nothing happens that it could be told of")
+
+        async def writable(self) -> None:
+            raise AssertionError("it is never slow")
 
     principal = Principal(expires=time.time() + 0.05)
     call = Call(b"1", "subscriptions/listen", {"notifications": b"{}"}, RequestMeta("2026-07-28"))
-    answer = await gateway.runtime.pipelines["/mcp"].listen(call, principal, emit)
+    answer = await gateway.runtime.pipelines["/mcp"].listen(call, principal, Client())
     assert said == ["notifications/subscriptions/acknowledged"]
     assert b'"resultType":"complete"' in b"".join(map(bytes, answer.result))
     assert await gateway.counted('subscriptions_ended_total{cause="expired"}') == 1

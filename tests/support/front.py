@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway import config
 from gateway.front.http import FrontState, HttpFront, Pipeline
-from gateway.protocol.call import Answer, Call, Emit, Notice, Principal
+from gateway.protocol.call import Answer, Call, Emit, Notice, Principal, Sink
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -64,9 +64,9 @@ class Answers:
             self.cancelled.set()
             raise
 
-    async def listen(self, call: Call, principal: Principal, emit: Emit) -> Answer:
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Do the work; a listen is no different here."""
-        return await self.handle(call, principal, emit)
+        return await self.handle(call, principal, sink.emit)
 
     def passes(self, method: str) -> bool:
         """Whether an upstream may serve what is not known here: none does."""

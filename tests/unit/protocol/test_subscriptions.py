@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.jsonrpc import INVALID_PARAMS, McpError
-from gateway.protocol.subscriptions import Wanted, read_acknowledged, read_wanted, spell
+from gateway.protocol.subscriptions import Wanted, circular, read_acknowledged, read_wanted, spell
 
 NAMES = st.frozensets(st.text(st.characters(exclude_categories=["Cs"])), max_size=4)
 WANTED = st.builds(Wanted, st.booleans(), st.booleans(), st.booleans(), NAMES, NAMES)
@@ -142,3 +142,20 @@ def test_whatever_a_server_acknowledges_is_read(filter: Any) -> None:
     granted = read_acknowledged(params(filter))
     with suppress(McpError):
         assert read_wanted(params(filter)) == granted
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({}, b""),
+        ({"uri": b'"a:1"'}, b',"uri":"a:1"'),
+        ({"a": b"[1,\r\n2]", "b": b"{\n}"}, b',"a":[1,  2],"b":{ }'),
+    ],
+)
+def test_a_circular_is_one_line_with_room_for_an_id(params: dict[str, bytes], text: bytes) -> None:
+    """Whatever whitespace a server put between the tokens, so that it is one event for each (L-05)."""
+    before, behind = circular("notifications/x", params)
+    start = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":'
+    meta = b'{"io.modelcontextprotocol/subscriptionId":"me"}'
+    assert before + b'"me"' + behind == start + meta + text + b"}}"
+    json.loads(before + b'"me"' + behind)
