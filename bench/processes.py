@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
+from types import MappingProxyType
 from typing import Any
 
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _SERIES = re.compile(r"^mcp_gateway_(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PATIENCE_SECONDS = 20.0
+_COLLECTING = (sys.executable, "-m", "bench.collecting")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Server:
     url: str
     pid: int
     admin: str | None = None
+    collect: Callable[[], None] = lambda: None
+    """Has it collect its garbage, if it runs under bench.collecting."""
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of all series of one metric of a gateway that have these labels."""
@@ -82,24 +87,76 @@ def run_load(job: Mapping[str, object]) -> dict[str, Any]:
     return figures
 
 
+def oncpu_seconds(pid: int) -> float:
+    """Return the processor time of a process's first thread, to the nanosecond; 0 where nobody says."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return 0.0
+
+
+def resident(pid: int) -> int:
+    """Return how many bytes of a process are in memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextmanager
-def process(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command for as long as the context lasts."""
-    started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+def process(*command: str, orders: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Run a command for as long as the context lasts; `orders` are what it reads."""
+    stdin = subprocess.PIPE if orders else subprocess.DEVNULL
+    started = subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=subprocess.PIPE, text=True)
     try:
         yield started
     finally:
         started.terminate()
         started.wait(15)
-        assert started.stdout is not None
-        started.stdout.close()
+        for pipe in (started.stdin, started.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """A process that holds streams open, see bench.streams."""
+
+    process: subprocess.Popen[str]
+
+    def order(self, name: str, **how: object) -> dict[str, Any]:
+        """Have it do something and return what came of it."""
+        self.begin(name, **how)
+        return self.end()
+
+    def begin(self, name: str, **how: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": name, **how}) + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("the streams were not served as they should be")
+        done: dict[str, Any] = json.loads(line)
+        if done.get("lost"):
+            raise SystemExit(f"streams were lost: {done['lost']}")
+        return done
+
+
+def crowd(stack: ExitStack, url: str, requests: Sequence[Mapping[str, str]]) -> Crowd:
+    """Start a process whose streams begin with these requests in turn, `"@"` in them being the id."""
+    started = stack.enter_context(process(sys.executable, "-m", "bench.streams", orders=True))
+    one = Crowd(started)
+    one.order("connect", url=url, requests=requests)
+    return one
 
 
 def server(stack: ExitStack, *arguments: str) -> Server:
     """Start one of bench.servers."""
-    started = stack.enter_context(process(sys.executable, "-m", "bench.servers", *arguments))
+    started = stack.enter_context(process(*_COLLECTING, "bench.servers", *arguments))
     assert started.stdout is not None
-    return Server(f"http://127.0.0.1:{int(started.stdout.readline())}", started.pid)
+    url = f"http://127.0.0.1:{int(started.stdout.readline())}"
+    return Server(url, started.pid, collect=lambda: _collect(started))
 
 
 def redis(stack: ExitStack, folder: Path) -> str | None:
@@ -115,7 +172,12 @@ def redis(stack: ExitStack, folder: Path) -> str | None:
 
 
 def gateway(
-    stack: ExitStack, folder: Path, *, endpoints: Mapping[str, Sequence[str]], **cache: object
+    stack: ExitStack,
+    folder: Path,
+    *,
+    endpoints: Mapping[str, Sequence[str]],
+    limits: Mapping[str, object] = MappingProxyType({}),
+    **cache: object,
 ) -> Server:
     """Start a gateway; `endpoints` says by path the URLs of upstreams, which end in NAME/COUNT/mcp.
 
@@ -127,14 +189,15 @@ def gateway(
         "admin": admin,
         "log": {"level": "warning"},
         "cache": cache,
+        "limits": dict(limits),
         "secrets": {"keys": ["a key that all replicas of this benchmark share"]},
         "upstreams": {_name(url): url for urls in endpoints.values() for url in urls},
         "endpoints": {path: {"upstreams": [_name(url) for url in urls]} for path, urls in endpoints.items()},
     }
     file = folder / f"{listen.rpartition(':')[2]}.yaml"
     file.write_text(json.dumps(config))
-    started = stack.enter_context(process(sys.executable, "-m", "gateway", "serve", "--config", str(file)))
-    one = Server(f"http://{listen}", started.pid, f"http://{admin}")
+    started = stack.enter_context(process(*_COLLECTING, "gateway", "serve", "--config", str(file)))
+    one = Server(f"http://{listen}", started.pid, f"http://{admin}", lambda: _collect(started))
 
     def ready() -> bool:
         try:
@@ -145,6 +208,13 @@ def gateway(
 
     _wait(started, "the gateway", ready)
     return one
+
+
+def _collect(started: subprocess.Popen[str]) -> None:
+    started.send_signal(signal.SIGUSR1)
+    assert started.stdout is not None
+    if not started.stdout.readline():
+        raise SystemExit("a server ended that should not")
 
 
 def _name(url: str) -> str:

@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from math import comb
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from bench import storm
+from bench import fanout, storm
 from bench.processes import Server, cpu_seconds, fetch, gateway, redis, run_load, server
+from bench.statistics import CERTAIN, interval
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -39,8 +40,11 @@ PATIENT = "2s"
 MIXED = 16
 """How many requests of each side one turn of a mixed load holds."""
 
-CERTAIN = 6
-"""The fewest rounds of which can be said with 95 % between what their median lies."""
+STREAMS = (1_000, 10_000)
+"""To how many streams a notice is told at once."""
+
+UPDATES = 20_000
+"""How many updates of resources come one after the other, beside a reader that is stalled."""
 
 EXACT = 0.02
 """How far the count of questions per answer may be from what a row says: a ping, a probe, a late answer."""
@@ -154,20 +158,6 @@ class Options:
     seconds: float
     connections: int
     clients: int
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return between which of the values the true median lies with 95 %; of few values the least and most.
-
-    By counting alone: each value is above the true median or below it, like a coin.
-    """
-    ordered, count, skipped = sorted(values), len(values), 0
-    outside = 2.0 / 2**count
-    while True:
-        outside += 2.0 * comb(count, skipped + 1) / 2**count
-        if outside > 0.05 or 2 * (skipped + 1) >= count:
-            return ordered[skipped], ordered[-1 - skipped]
-        skipped += 1
 
 
 def load(target: Target, options: Options) -> Figures:
@@ -403,20 +393,9 @@ def report(rows: Sequence[Row]) -> None:
         )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each side in each round")
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--clients", type=int, default=200, help="that ask at one moment in a cold storm")
-    parser.add_argument("--quick", action="store_true", help="one round of 0.3 seconds: whether it runs")
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
-    given = parser.parse_args()
-    rounds, seconds = (1, 0.3) if given.quick else (given.rounds, given.seconds)
-    options = Options(rounds, seconds, given.connections, given.clients)
-    rows: list[Row] = []
-    storms: list[storm.Storm] = []
-    skipped = None
+def requests(options: Options, rows: list[Row], storms: list[storm.Storm]) -> list[str]:
+    """Measure whatever is asked and answered; return what could not be."""
+    skipped = []
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         bench = Bench(stack, Path(name), server(stack, "upstream").url, options)
         front = bench.gateway()
@@ -430,27 +409,64 @@ def main() -> int:
         address = redis(stack, bench.folder)
         replicas = [bench.gateway(redis=address) for _ in range(3)] if address is not None else []
         if address is None:
-            skipped = f"not measured, for {NO_REDIS}: L1 and L2, misses, and the storm over three gateways"
+            skipped.append(
+                f"not measured, for {NO_REDIS}: L1 and L2, misses, and the storm over three gateways"
+            )
         else:
             empty = bench.gateway(redis=address, memory=WITHOUT_MEMORY)
             take(shared(bench, front, replicas[0], empty))
         fronts = [[front], replicas] if replicas else [[front]]
-        storms = list(storm.measure(bench.upstream, fronts, rounds=rounds, clients=options.clients))
+        storms += storm.measure(bench.upstream, fronts, rounds=options.rounds, clients=options.clients)
+    return skipped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each side in each round")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=200, help="that ask at one moment in a cold storm")
+    parser.add_argument("--listen", action="store_true", help="measure nothing but streams of notices")
+    parser.add_argument("--quick", action="store_true", help="one round of 0.3 seconds: whether it runs")
+    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    given = parser.parse_args()
+    rounds, seconds = (1, 0.3) if given.quick else (given.rounds, given.seconds)
+    options = Options(rounds, seconds, given.connections, given.clients)
+    rows: list[Row] = []
+    storms: list[storm.Storm] = []
+    fans: list[fanout.Fan] = []
+    floods: list[fanout.Flood] = []
+    skipped: list[str] = []
+    if not given.listen:
+        skipped += requests(options, rows, storms)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        for streams in STREAMS[:1] if given.quick else STREAMS:
+            if not fanout.room_for(streams):
+                skipped.append(f"not measured, for a process may not open so many files: {streams} streams")
+                continue
+            fans.append(fanout.fan_out(Path(name), streams=streams, rounds=rounds))
+            print(f"measured: a notice to {streams} streams", file=sys.stderr)
+        floods.append(fanout.flood(Path(name), rounds=rounds, updates=2_000 if given.quick else UPDATES))
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     busy = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     print(f"Python {machine['python']}, {machine['cores']} cores, load average {busy}")
     print(", ".join(f"{value} {key}" for key, value in asdict(options).items()) + "\n")
-    report(rows)
-    print()
-    storm.report(storms)
-    if skipped is not None:
-        print(f"\n{skipped}")
+    if not given.listen:
+        report(rows)
+        print()
+        storm.report(storms)
+        print()
+    fanout.report(fans, floods)
+    if skipped:
+        print("\n" + "\n".join(skipped))
     if given.json is not None:
-        measured = {"rows": [asdict(row) for row in rows], "storms": [asdict(one) for one in storms]}
+        groups: dict[str, Sequence[Any]] = {"rows": rows, "storms": storms, "fans": fans, "floods": floods}
+        measured = {name: [asdict(one) for one in group] for name, group in groups.items()}
         everything = {"machine": machine, "options": asdict(options), "skipped": skipped, **measured}
         given.json.write_text(json.dumps(everything, indent=1))
     bad = any(row.verdict in ("BELOW", "NOT WHAT IT SAYS") for row in rows)
-    return 1 if bad or any(one.too_many for one in storms) else 0
+    bad = bad or any(one.too_many for one in storms) or any(one.failed for one in fans)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Handler and forwarder are an aiohttp Application with one route, as anybody would write them; `lowest` is the
 handler on aiohttp's low-level server, the least that aiohttp allows, and so is the upstream. All run on the
-event loop that the gateway uses, without access log.
-`python -m bench.servers upstream|handler|lowest|forwarder` prints its port on the first line.
+event loop that the gateway uses, without access log. For fan-outs there are a talker, an upstream that speaks
+when told to, and a bare broadcast, an Application as well.
+`python -m bench.servers KIND` prints its port on the first line.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import ClientSession, TCPConnector, web
+
+from bench.talkers import Broadcast, Talker
 
 SLOW_SECONDS = 0.1
 """How long a list takes of an upstream called slow: longer than it takes 200 clients to have asked for it."""
@@ -140,16 +143,19 @@ def forwarder(target: str, session: ClientSession) -> Handler:
     return handle
 
 
-def routed(handle: Handler) -> web.AppRunner:
-    """Return an Application that serves every path the benchmark posts to by one route."""
+def routed(handle: Handler, *, streams: bool = False) -> web.AppRunner:
+    """Return an Application that serves every path the benchmark posts to by one route.
+
+    With `streams` it hears when a client leaves.
+    """
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
-    return web.AppRunner(app, access_log=None)
+    return web.AppRunner(app, access_log=None, handler_cancellation=streams)
 
 
-def bare(handle: Handler) -> web.ServerRunner:
+def bare(handle: Handler, *, streams: bool = False) -> web.ServerRunner:
     """Return aiohttp's low-level server, which has no routes."""
-    return web.ServerRunner(web.Server(handle))
+    return web.ServerRunner(web.Server(handle, handler_cancellation=streams))
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -159,11 +165,16 @@ async def serve(options: argparse.Namespace) -> None:
                 handle = upstream()
             case "handler" | "lowest":
                 handle = handler(options.body.read_bytes())
+            case "talker":
+                handle = Talker().handle
+            case "broadcast":
+                handle = Broadcast().handle
             case _:
                 handle = forwarder(options.target, session)
-        runner = routed(handle) if options.kind in ("handler", "forwarder") else bare(handle)
+        build = routed if options.kind in ("handler", "forwarder", "broadcast") else bare
+        runner = build(handle, streams=options.kind in ("talker", "broadcast"))
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
         await site.start()
         print(runner.addresses[0][1], flush=True)
         await asyncio.Event().wait()
@@ -171,7 +182,8 @@ async def serve(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("upstream", "handler", "lowest", "forwarder"))
+    kinds = ("upstream", "handler", "lowest", "forwarder", "talker", "broadcast")
+    parser.add_argument("kind", choices=kinds)
     parser.add_argument("--body", type=Path, help="handler: a file with the bytes to answer")
     parser.add_argument("--target", help="forwarder: the URL to send to")
     uvloop.run(serve(parser.parse_args()))
