@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.front import Answers, body, post, serving
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -435,9 +435,7 @@ class TestRedisMachine(RedisMachine.TestCase):  # type: ignore[misc, name-define
     """One server and one loop for all of it."""
 
     # A failure is shown as it was found: to shorten it takes minutes. Phase.shrink does it where that helps.
-    settings = settings(
-        max_examples=40, stateful_step_count=40, deadline=None, derandomize=True, phases=[Phase.generate]
-    )
+    settings = settings(max_examples=40, stateful_step_count=40, phases=[Phase.generate])
     stack: ClassVar[AsyncExitStack]
 
     @classmethod

@@ -394,7 +394,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = pytest.mark.timeout(400)(CacheMachine.TestCase)  # a failure is shortened for 5 minutes
-TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=50)
 
 
 def test_the_machine_can_tell_a_stale_hit() -> None:
