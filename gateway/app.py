@@ -390,9 +390,14 @@ class ToolListing:
     problems: tuple[str, ...]
 
 
+def alone(config: Config) -> Config:
+    """Return the configuration of a process that asks once, and shares nothing with the replicas."""
+    return config.model_copy(update={"cache": config.cache.model_copy(update={"redis": None})})
+
+
 async def list_tools(config: Config, endpoint: str) -> ToolListing:
     """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere."""
-    runtime = build(config)
+    runtime = build(alone(config))
     await runtime.start(follow=False)
     try:
         seen, missing = await runtime.pipelines[endpoint].tools()

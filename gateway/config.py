@@ -77,6 +77,7 @@ from gateway.settings.values import (
 )
 
 __all__ = [
+    "MASKED_FROM",
     "VERSION",
     "Address",
     "Auth",
@@ -107,6 +108,9 @@ __all__ = [
 ]
 
 VERSION = version("mcp-caching-gateway")
+
+MASKED_FROM = 6
+"""Characters from which a secret is hidden wherever it stands in the log, inside a word, too."""
 
 _NOT_YET = "not supported by this version"
 
@@ -740,6 +744,27 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     for index, key in enumerate(config.secrets.keys):
         if len(key.get_secret_value()) < 16:
             yield f"secrets.keys[{index}] is shorter than 16 characters: whoever guesses it forges cursors"
+
+    for place, length in _lengths_of_secrets(config):
+        if length < MASKED_FROM:
+            yield (
+                f"{place} is shorter than {MASKED_FROM} characters: anyone guesses it, and the log hides it "
+                "only where it stands alone"
+            )
+
+
+def _lengths_of_secrets(config: Config) -> Iterator[tuple[str, int]]:
+    """Yield how long each credential is that the log must not show, and where it is written."""
+    if config.cache.redis is not None:
+        password = parse_redis_url(config.cache.redis.get_secret_value()).password
+        if password is not None:
+            yield "the password in cache.redis", len(password)
+    for name, upstream in config.upstreams.items():
+        place = f"upstreams.{name}.auth"
+        if upstream.auth.bearer is not None:
+            yield f"{place}.bearer", len(upstream.auth.bearer.get_secret_value())
+        for header, value in upstream.auth.headers.items():
+            yield f"{place}.headers.{header}", len(value.get_secret_value())
 
 
 def _claimed_twice(config: Config) -> Iterator[str]:

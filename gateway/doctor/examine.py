@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.app import Runtime, build
+from gateway.app import Runtime, alone, build
 from gateway.cache.policy import READ
 from gateway.config import Config, RedisTls, parse_redis_url, shown_url
 from gateway.core.audit import Given, Outcome, Refused, Silent, shown_uri
@@ -101,13 +101,12 @@ async def examine(
 @asynccontextmanager
 async def _quietly(config: Config) -> AsyncIterator[Runtime]:
     """Run a gateway without listeners and without Redis; the report says what its log would say."""
-    alone = config.model_copy(update={"cache": config.cache.model_copy(update={"redis": None})})
     logs.quiet_aiohttp()
     root = logging.getLogger("gateway")
     before = root.level
     root.setLevel(logging.ERROR)
     try:
-        runtime = build(alone)
+        runtime = build(alone(config))
         await runtime.start(follow=False)
         try:
             yield runtime

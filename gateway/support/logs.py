@@ -65,9 +65,15 @@ def quiet_aiohttp() -> None:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without credentials, and its URLs without userinfo and query."""
-    for secret in secrets:
-        text = text.replace(secret, HIDDEN)
+    """Return the text without credentials, and its URLs without userinfo and query.
+
+    A short secret is hidden only where it stands alone: words with holes in them would tell it.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= config.MASKED_FROM:
+            text = text.replace(secret, HIDDEN)
+        elif secret:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     for pattern in _SECRETS:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return _URL_SECRETS.sub(

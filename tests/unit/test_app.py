@@ -134,6 +134,19 @@ async def test_the_tools_command_says_why_there_are_none():
         assert [problem.startswith("upstream dead:") for problem in listing.problems] == [True]
 
 
+async def test_the_tools_command_asks_no_redis():
+    """It shares nothing: a Redis that is away neither delays it nor is told of it."""
+    came = asyncio.Event()
+    listener = await asyncio.start_server(lambda *_: came.set(), "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    cache = {"redis": f"redis://127.0.0.1:{port}"}
+    secrets = {"keys": ["0123456789abcdef-key"]}
+    async with listener, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        listing = await app.list_tools(settings({"alpha": alpha}, cache=cache, secrets=secrets), "/mcp")
+    assert [one.name for one in listing.tools] == ["alpha__a"]
+    assert not came.is_set()
+
+
 async def test_a_stopped_gateway_leaves_no_task_behind():
     """Whatever its upstreams were doing."""
     before = asyncio.all_tasks()

@@ -14,7 +14,7 @@ from gateway.config import Auth, Config, ConfigError, Upstream, load, load_file,
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config" / "gateway.example.yaml"
 UP = "upstreams: {a: http://a/mcp}\n"
-ENV = {"TOK": "hunter2", "EMPTY": "", "PORT": "8081", "DEPTH": "7", "YES": "true"}
+ENV = {"TOK": "hunter2", "TOKEN": "hunter2", "EMPTY": "", "PORT": "8081", "DEPTH": "7", "YES": "true"}
 
 
 def read(text: str, folder: Path = Path()) -> Config:
@@ -367,6 +367,15 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
         ("upstreams: {a: {url: http://a, tls: {server_name: b}}}", "no effect"),
         ("upstreams: {a: {url: https://a, auth: forward}}", "write share_public: true or false to settle it"),
         (UP + "secrets: {keys: [short]}", "shorter than 16"),
+        (
+            UP + "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'redis://u:five5@r'}",
+            "the password in cache.redis is shorter than 6",
+        ),
+        ("upstreams: {a: {url: https://a, auth: {bearer: five5}}}", "a.auth.bearer is shorter than 6"),
+        (
+            "upstreams: {a: {url: https://a, auth: {headers: {X-Key: five5}}}}",
+            "upstreams.a.auth.headers.X-Key is shorter than 6",
+        ),
         (UP + "cache: {redis_tls: {check_hostname: false}}", "cache.redis_tls has no effect"),
         (
             UP + SHARED + "redis_tls: {insecure_skip_verify: true}}",
@@ -380,19 +389,22 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
             "public}}}}}",
             "results of t are not shared",
         ),
-        ("upstreams: {a: {url: http://a, auth: {bearer: x}}}", "upstreams.a.auth: the credential travels"),
-        ("upstreams: {a: {url: http://a, auth: {headers: {X-Key: x}}}}", "travels unencrypted"),
         (
-            "upstreams: {a: {url: https://a, auth: {bearer: $TOK}}}",
-            "upstreams.a.auth.bearer: `$TOK` without braces is text; did you mean ${TOK}?",
+            "upstreams: {a: {url: http://a, auth: {bearer: abcdef}}}",
+            "upstreams.a.auth: the credential travels",
+        ),
+        ("upstreams: {a: {url: http://a, auth: {headers: {X-Key: abcdef}}}}", "travels unencrypted"),
+        (
+            "upstreams: {a: {url: https://a, auth: {bearer: $TOKEN}}}",
+            "upstreams.a.auth.bearer: `$TOKEN` without braces is text; did you mean ${TOKEN}?",
         ),
         (
             "upstreams: {a: {url: https://a, auth: {headers: {Authorization: Bearer $ghp}}}}",
             "upstreams.a.auth.headers.Authorization: `$NAME` without braces is text; did you mean ${NAME}?",
         ),
         (
-            '{"mcpServers": {"a": {"url": "https://a", "headers": {"X-Key": "$TOK"}}}}',
-            "mcpServers.a.headers.X-Key: `$TOK` without braces is text; did you mean ${TOK}?",
+            '{"mcpServers": {"a": {"url": "https://a", "headers": {"X-Key": "$TOKEN"}}}}',
+            "mcpServers.a.headers.X-Key: `$TOKEN` without braces is text; did you mean ${TOKEN}?",
         ),
         (
             "upstreams: {a: {url: http://a, methods: [x/*, y]}, b: {url: http://b, methods: [z, x/*]}}",
@@ -409,16 +421,16 @@ def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["upstreams: {a: {url: 'http://127.0.0.9/mcp', auth: {bearer: x}}}",
-     "upstreams: {a: {url: 'http://[::1]:1/mcp', auth: {bearer: x}}}",
-     "upstreams: {a: {url: http://localhost:1/mcp, auth: {bearer: x}}}",
+    ["upstreams: {a: {url: 'http://127.0.0.9/mcp', auth: {bearer: abcdef}}}",
+     "upstreams: {a: {url: 'http://[::1]:1/mcp', auth: {bearer: abcdef}}}",
+     "upstreams: {a: {url: http://localhost:1/mcp, auth: {bearer: abcdef}}}",
      UP + "listen: 0.0.0.0:8080\nhosts: [mcp.example.com]", UP + "listen: 10.0.0.1:8080\nhosts: ['*']",
      "upstreams: {a: {url: http://a, methods: [x]}, b: {url: http://b, methods: [x]}}\n"
      "endpoints: {/a: {upstreams: [a]}, /b: {upstreams: [b]}}",
      UP + "listen: '[::1]:0'", UP + "listen: localhost:8080",
      "upstreams: {a: {url: https://a, auth: {bearer: '${TOK}'}}}",
-     "upstreams: {a: {url: https://a, auth: {bearer: 'a$TOK'}}}",
-     "upstreams: {a: {url: https://a, auth: {bearer: '$$TOK'}}}",
+     "upstreams: {a: {url: https://a, auth: {bearer: 'a$TOKEN'}}}",
+     "upstreams: {a: {url: https://a, auth: {bearer: '$$TOKEN'}}}",
      "upstreams: {a: {url: https://a, tools: {describe: {x: costs $TOK}}}}"],
 )  # fmt: skip
 def test_what_is_as_it_should_be_is_not_warned_of(text: str) -> None:

@@ -107,6 +107,21 @@ def test_a_known_secret_is_hidden_in_messages_extras_and_tracebacks(written: io.
     assert written.getvalue().count("***") == 4
 
 
+def test_a_short_secret_makes_no_holes_in_words() -> None:
+    """`re***licas` would tell that it is a p; alone it is hidden, whatever characters it has."""
+    assert (
+        logs.redact("not linked to the other replicas: p", ["p"]) == "not linked to the other replicas: ***"
+    )
+    assert logs.redact("tried p, ap and p-q", ["p"]) == "tried ***, ap and ***-q"
+    assert logs.redact("got $1+ from 2$1+", ["$1+"]) == "got *** from 2$1+"
+    assert logs.redact("the text", ["", "e"]) == "the text"
+
+
+def test_a_longer_secret_goes_before_one_that_is_a_part_of_it() -> None:
+    """Else its rest would be left standing."""
+    assert logs.redact("a secret-word-2 b", ["secret-word", "secret-word-2"]) == "a *** b"
+
+
 def test_aiohttp_says_the_kind_of_an_error_and_quotes_nothing(
     written: io.StringIO, caplog: pytest.LogCaptureFixture
 ) -> None:
