@@ -203,6 +203,8 @@ class Gateway:
             status=self.status,
             cache=self,
             seal=runtime.seal,
+            background=runtime.background,
+            request_head=runtime.config.limits.request_head,
         )
         self._settled = asyncio.Event()
         self._started = time.time()

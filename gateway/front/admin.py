@@ -4,16 +4,19 @@ There is no Host check: probes come by pod address (B31). Liveness depends on no
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from aiohttp import web
 
 from gateway.front import operations
+from gateway.front.heads import PatientServer
 from gateway.front.operations import Operations, Refused
 from gateway.protocol import jsonrpc
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
+from gateway.support.tasks import Background
 
 Phase: TypeAlias = Literal["starting", "ready", "degraded", "draining"]
 """Degraded = ready, and uncached because Redis is away."""
@@ -29,6 +32,8 @@ _PATHS = {
     "/purge": ("POST",),
 }
 _IDLE_CONNECTION = 75.0
+_TICKS = 4  # looks at every connection per deadline
+_LONGEST_TICK = 0.5
 _LONGEST_QUESTION = 256 * 1024
 """What the arguments of a call may come to in a query: no call with longer ones is kept."""
 _JSON = "application/json"
@@ -47,6 +52,8 @@ class AdminFront:
         status: Callable[[], Mapping[str, object]],
         cache: Operations,
         seal: Seal,
+        background: Background,
+        request_head: float,
     ) -> None:
         self._metrics = metrics
         self._phase = phase
@@ -55,7 +62,10 @@ class AdminFront:
         self._status = status
         self._cache = cache
         self._seal = seal
-        self._server: web.Server | None = None
+        self._background = background
+        self._request_head = request_head
+        self._server: PatientServer | None = None
+        self._pulse: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
 
     def __repr__(self) -> str:
@@ -63,13 +73,14 @@ class AdminFront:
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
-        self._server = web.Server(
+        self._server = PatientServer(
             self._handle,
             access_log=None,
             keepalive_timeout=_IDLE_CONNECTION,
             max_line_size=_LONGEST_QUESTION,
         )
         self._listener = await asyncio.get_running_loop().create_server(self._server, host, port)
+        self._pulse = self._background.start(self._close_late(self._server), name="admin connections")
         return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
 
     async def close(self) -> None:
@@ -77,9 +88,17 @@ class AdminFront:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._pulse = None
         if self._server is not None:
             await self._server.shutdown(0.1)
             self._server = None
+
+    async def _close_late(self, server: PatientServer) -> None:
+        while True:
+            await asyncio.sleep(min(self._request_head / _TICKS, _LONGEST_TICK))
+            server.close_late(time.monotonic(), self._request_head)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in _PATHS:

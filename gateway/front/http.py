@@ -15,13 +15,14 @@ from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 from aiohttp import StreamReader, hdrs, web
-from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
 from msgspec.structs import replace
 
 from gateway import config
 from gateway.front import mirror
 from gateway.front.auth import identify
 from gateway.front.gate import Gate
+from gateway.front.heads import PatientConnection, PatientServer
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder
 from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
@@ -60,13 +61,6 @@ _REQUEST_LINE = re.compile(r"b'[!-~]+ [!-~]+ HTTP/1\.[01]'")
 """As the parser quotes it when it knows no such verb; it says the same of a verb where none can stand."""
 
 _TOO_LARGE = "Request Header Fields Too Large: the setting `limits.header` allows more"
-_LATE = b"Request Timeout: the head did not arrive in time; the setting `limits.request_head` allows more\n"
-_LATE_HEAD = (
-    b"HTTP/1.1 408 Request Timeout\r\n"
-    b"Content-Type: text/plain; charset=utf-8\r\n"
-    b"Content-Length: %d\r\n"
-    b"Connection: close\r\n\r\n"
-) % len(_LATE)
 _WORDS_BY_STATUS = {406: "accept", 413: "body_size", 415: "content_type", 431: "header_size"}
 _WORDS_BY_CODE = {
     jsonrpc.PARSE_ERROR: "malformed",
@@ -562,7 +556,7 @@ def _keep_little_in_the_kernel(listener: asyncio.Server) -> None:
             at.setsockopt(socket.IPPROTO_TCP, option, _UNSENT)
 
 
-class _Server(web.Server):
+class _Server(PatientServer):
     """aiohttp's low-level server: no Application, which costs 16 µs a request more (measured)."""
 
     def __init__(
@@ -590,34 +584,22 @@ class _Server(web.Server):
             max_headers=_MAX_HEADER_LINES,
         )
 
-    def close_late(self, now: float, bound: float) -> None:
-        """Close the connections that are too long in bringing the head of a request."""
-        for connection in self.connections:
-            if isinstance(connection, _Connection):
-                connection.close_if_late(now, bound)
 
-
-class _Connection(web.RequestHandler):
+class _Connection(PatientConnection):
     """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
 
-    __slots__ = ("_allow", "_head_since", "_metrics")
+    __slots__ = ("_allow", "_metrics")
 
     def __init__(self, server: _Server, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._metrics = server.metrics
         self._allow = server.allow
-        self._head_since: float | None = None
-        """When the first bytes came of a head that is not whole yet."""
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and note when it is the beginning of a head."""
+        """Parse what came."""
         super().data_received(data)
         if self._current_request is not None:
             self._end_broken_body(self._current_request.content)
-        elif self._messages:
-            self._head_since = None
-        elif self._head_since is None and self._waiter is not None:  # no request is being answered
-            self._head_since = time.monotonic()
 
     def _end_broken_body(self, content: StreamReader) -> None:
         """Tell who reads a body that its framing broke, which aiohttp tells nobody before the body is read.
@@ -628,33 +610,10 @@ class _Connection(web.RequestHandler):
             content.set_exception(web.RequestPayloadError("broken framing"))
             content.feed_eof()
 
-    def close_if_late(self, now: float, bound: float) -> None:
-        """Close the connection if a head has begun and does not end, or if no request ever came.
-
-        What came together with the last request may have begun another: the time counts from its answer then.
-        """
-        if self._waiter is None or self._waiter.done():
-            return  # a request is being answered
-        since = self._head_since
-        if since is None:
-            since = self._next_keepalive_close_time - self._keepalive_timeout
-        if now - since < bound:
-            return
-        if self._has_begun():
-            self._metrics.rejected(OTHER, "head_slow")
-            if self.transport is not None:
-                self.transport.write(_LATE_HEAD + _LATE)
-        elif self._request_count:
-            self._head_since = None  # only idle between two requests; `_IDLE_CONNECTION` ends that
-            return
-        self.force_close()
-
-    def _has_begun(self) -> bool:
-        """Ask the parser whether it holds the beginning of a request, which is spoilt by that."""
-        try:
-            return self._parser is not None and self._parser.feed_eof() is not None
-        except HttpProcessingError:
-            return True
+    def late(self) -> None:
+        """Count it, and say so."""
+        self._metrics.rejected(OTHER, "head_slow")
+        super().late()
 
     def resume_reading(self, *how: bool, **named: bool) -> None:
         """Go on reading after a pause. Every read asks for it, pause or not, at 10 µs a time (measured)."""

@@ -14,6 +14,7 @@ from gateway.front.admin import AdminFront, Phase
 from gateway.protocol.call import Principal
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
+from gateway.support.tasks import Background
 from tests.support.front import Client, Reply
 
 
@@ -26,6 +27,15 @@ class Admin:
     redis: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
     port: int = 0
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Client]:
+        """Hold a connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield Client(reader, writer)
+        finally:
+            writer.close()
 
     async def get(self, path: str, verb: str = "GET", host: str = "10.1.2.3:8080") -> Reply:
         """Ask as a probe does, by pod address."""
@@ -49,8 +59,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Admin]:
+async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
     """Serve until the test is done."""
+    background = Background()
     admin = Admin()
     front = AdminFront(
         admin.metrics,
@@ -60,12 +71,15 @@ async def running() -> AsyncIterator[Admin]:
         status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
         cache=Asked(),
         seal=Seal(),
+        background=background,
+        request_head=request_head,
     )
     ((_, admin.port),) = await front.start("127.0.0.1", 0)
     try:
         yield admin
     finally:
         await front.close()
+        await background.close(1.0)
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready", "draining"])
@@ -123,3 +137,30 @@ async def test_other_paths_and_verbs_are_refused() -> None:
         refused = await admin.get("/healthz", "POST")
         assert (refused.status, refused.header("allow")) == (405, "GET, HEAD")
         assert (await admin.get("/readyz", "HEAD")).status == 200
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"], ids=["first", "behind"]
+)
+async def test_half_a_head_is_a_408(before: bytes) -> None:
+    """Slowloris: whoever reaches the listener of operators holds no connection with a byte now and then."""
+    async with running(request_head=0.2) as admin, admin.connect() as client, asyncio.timeout(5):
+        client.send(before + b"GET /healthz HTTP/1.1\r\nHost:")
+        if before:
+            assert (await client.reply()).status == 200
+        reply = await client.reply()
+        assert (reply.status, reply.header("connection")) == (408, "close")
+        assert await client.hung_up()
+
+
+async def test_who_asks_nothing_is_hung_up_on_and_who_asked_may_wait() -> None:
+    """A probe keeps its connection between two questions; one that brings none loses it."""
+    async with running(request_head=0.2) as admin, admin.connect() as probe, asyncio.timeout(5):
+        question = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+        probe.send(question)
+        assert (await probe.reply()).status == 200
+        for _ in range(2):
+            async with admin.connect() as silent:
+                assert await silent.hung_up()
+        probe.send(question)
+        assert (await probe.reply()).status == 200
