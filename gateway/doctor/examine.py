@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from gateway.app import Runtime, alone, build
 from gateway.cache.policy import READ
-from gateway.config import Config, RedisTls, parse_redis_url, shown_url
+from gateway.cache.trial import Refusal, attempt
+from gateway.config import Cache, Config, RedisAddress, parse_redis_url, shown_url
 from gateway.core.audit import Given, Outcome, Refused, Silent, shown_uri
 from gateway.core.catalogue import Listing, rules_of
 from gateway.core.discover import offers
@@ -45,6 +46,7 @@ _PROBED = 11.0
 """Seconds until an upstream that was probed has answered, or has not."""
 _EXAMINED = 120.0
 _REDIS = 2.0
+_UNTIL_THEN = "until then requests are answered, and nothing is cached"
 _UNAUTHORIZED = "HTTP 401"
 _NEXT = {
     Reason.CONNECT: "start it, or correct upstreams.{name}.url",
@@ -117,26 +119,30 @@ async def _quietly(config: Config) -> AsyncIterator[Runtime]:
 
 
 async def _redis(config: Config, say: Say) -> tuple[str, list[Problem]] | None:
-    """Return whether the configured Redis answers; nothing is read from it or written to it."""
+    """Return whether the configured Redis does all that the gateway needs of it; nothing stays there."""
     if config.cache.redis is None:
         return None
     say("asking redis")
-    trouble = await _trouble_with(config.cache.redis.get_secret_value(), config.cache.redis_tls)
-    if trouble is None:
-        return "answers", []
-    advice = "start it, or correct cache.redis; without it requests are answered, and nothing is cached"
-    return f"does not answer: {trouble}", [Problem(None, f"redis does not answer: {trouble}", advice)]
-
-
-async def _trouble_with(url: str, tls: RedisTls) -> str | None:
     try:
-        redis = SharedRedis(parse_redis_url(url), timeout=_REDIS, metrics=Metrics(), tls=tls)
+        refusals = await _refusals(config.cache, parse_redis_url(config.cache.redis.get_secret_value()))
     except ValueError as error:  # a certificate that will not do
-        return str(error)
+        refusals = [Refusal((), str(error), "correct cache.redis_tls", answered=False)]
+    problems = [Problem(None, _refused(one), f"{one.advice}; {_UNTIL_THEN}") for one in refusals]
+    return "; ".join(map(_refused, refusals)) or "works", problems
+
+
+async def _refusals(cache: Cache, address: RedisAddress) -> list[Refusal]:
+    redis = SharedRedis(address, timeout=_REDIS, metrics=Metrics(), tls=cache.redis_tls)
     try:
-        return await redis.trouble(_REDIS)
+        return await attempt(redis, prefix=cache.redis_prefix, patience=_REDIS)
     finally:
         await redis.close()
+
+
+def _refused(refusal: Refusal) -> str:
+    if not refusal.answered:
+        return f"redis does not answer: {refusal.said}"
+    return f"redis does not let the gateway {', '.join(refusal.doings)}: {refusal.said}"
 
 
 def _name(

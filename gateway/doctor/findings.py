@@ -318,7 +318,7 @@ class Report:
 
     endpoints: list[str]
     redis: str | None = None
-    """Whether the configured Redis answers; None without one."""
+    """`works`, or what the configured Redis does not do of what the gateway needs; None without one."""
     upstreams: list[Checkup] = field(default_factory=list)
     names: list[Shown] = field(default_factory=list)
     audit: list[Audited] | None = None

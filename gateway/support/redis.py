@@ -85,7 +85,7 @@ def trust(tls: RedisTls) -> ssl.SSLContext:
     return context
 
 
-_PING = Script("ping", "return {1}")
+PING = Script("ping", "return {1}")
 
 
 class Breaker:
@@ -205,16 +205,15 @@ class SharedRedis:
             self._listener = cast("Redis", self._connect(retries=0))
         return self._listener.pubsub()
 
-    async def trouble(self, patience: float) -> str | None:
-        """Return why Redis does not answer within so many seconds, None when it does; for people to read."""
+    async def ask(
+        self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int], *, patience: float
+    ) -> Reply | Exception:
+        """Return what a script answers, or why not, whatever was answered before; nothing counts it."""
         try:
             async with asyncio.timeout(patience):
-                answer = await self._evaluate(_PING, ["ping"], [])
+                return await self._evaluate(script, keys, args)
         except TimeoutError as error:
-            answer = error
-        if isinstance(answer, TimeoutError):
-            return f"no answer in {patience:g}s"
-        return f"{type(answer).__name__}: {answer}"[:200] if isinstance(answer, Exception) else None
+            return error
 
     async def close(self) -> None:
         """Close every connection; bounded, whatever the other side does."""

@@ -231,19 +231,98 @@ async def test_odd_names_are_told_of_every_endpoint() -> None:
         assert said(report) == []
 
 
-async def test_whether_redis_answers_is_said_and_nothing_is_kept_there() -> None:
-    """It is not used, and its being away is one thing to be mended."""
+REDIS_RIGHTS = (
+    "~mcpgw:1:* &mcpgw:1:bus:* -@all +eval +evalsha +time +type +exists +del +unlink +pexpire +pttl +hset "
+    "+hget +hmget +hlen +zadd +zrem +zrangebyscore +zremrangebyscore +publish +subscribe +info"
+)
+
+
+async def doctor_of_redis(url: str) -> Report:
+    """Return what is said of a Redis; a dead one costs the upstream nothing."""
     secrets = {"keys": ["0123456789abcdef-key"]}
-    async with ScriptedUpstream() as alpha, redis_server() as server:
-        cache = {"redis": server.url}
-        report = await doctor({"alpha": alpha}, cache=cache, secrets=secrets)
-        assert (report.redis, report.found) == ("answers", 0)
+    async with ScriptedUpstream() as alpha:
+        report = await doctor({"alpha": alpha}, cache={"redis": url}, secrets=secrets)
+    assert report.upstreams[0].state == "up"
+    assert {one.upstream for one in report.problems} <= {None}
+    return report
+
+
+async def test_a_redis_that_does_all_works_and_nothing_is_left_there() -> None:
+    """Also for a user with no more rights than the documentation lists; its being away is to be mended."""
+    async with redis_server() as server:
+        await server.ask("ACL", "SETUSER", "gw", "on", ">SECRET-pw", "resetkeys", *REDIS_RIGHTS.split())
+        report = await doctor_of_redis(server.url)
+        assert (report.redis, report.found) == ("works", 0)
+        report = await doctor_of_redis(server.url.replace("unix://", "unix://gw:SECRET-pw@"))
+        assert (report.redis, report.found) == ("works", 0)
         assert await server.keys() == []
         await server.kill()
-        report = await doctor({"alpha": alpha}, cache=cache, secrets=secrets)
-        assert (report.redis or "").startswith("does not answer")
-        assert [one.upstream for one in report.problems] == [None]
-        assert report.upstreams[0].state == "up"
+        report = await doctor_of_redis(server.url)
+        assert (report.redis or "").startswith("redis does not answer: ConnectionError")
+        assert report.found == 1
+        assert report.problems[0].next.startswith("start it, or correct cache.redis")
+
+
+@pytest.mark.parametrize(
+    ("change", "refused", "missing"),
+    [
+        ("resetchannels", "hear what replicas tell each other", "the right &mcpgw:1:bus:*"),
+        (
+            "resetchannels &mcpgw:1:bus:other",
+            "hear what replicas tell each other",
+            "the right &mcpgw:1:bus:*",
+        ),
+        ("-subscribe", "hear what replicas tell each other", "the right +subscribe"),
+        ("-publish", "tell other replicas of changes", "the right +publish"),
+        ("-evalsha", "run scripts", "the right +evalsha"),
+        ("-eval", "run scripts", "the right +eval"),
+        ("-hset", "tell other replicas of changes, count changes, let", "the right +hset"),
+        ("-hmget", "keep results", "the right +hmget"),
+        ("-pttl", "keep results, let one replica fetch for all", "the right +pttl"),
+        ("-zrem", "tell other replicas of changes", "the right +zrem"),
+        ("-unlink", "keep results, let one replica fetch for all, forget results", "the right +unlink"),
+        ("resetkeys ~other:*", "run scripts", "the right ~mcpgw:1:*"),
+        ("resetkeys ~mcpgw:1:* >other <SECRET-pw", "in", "correct the user and the password"),
+    ],
+)
+async def test_what_a_user_of_redis_may_not_is_said_with_the_right_it_lacks(
+    change: str, refused: str, missing: str
+) -> None:
+    """Redis answers such a user, and nothing would ever be cached."""
+    async with redis_server() as server:
+        for rights in (f"on >SECRET-pw resetkeys resetchannels {REDIS_RIGHTS}", change):
+            await server.ask("ACL", "SETUSER", "gw", *rights.split())
+        report = await doctor_of_redis(server.url.replace("unix://", "unix://gw:SECRET-pw@"))
+        assert f"redis does not let the gateway {refused}" in (report.redis or "")
+        assert [one.what for one in report.problems] == (report.redis or "").split("; ")
+        assert all(missing in one.next for one in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "missing"),
+    [
+        ("REPLICAOF 127.0.0.1 1", "ReadOnlyError", "it only copies another"),
+        ("CONFIG SET maxmemory 1mb", "OutOfMemoryError", "raise its maxmemory"),
+    ],
+)
+async def test_a_redis_that_takes_no_writes_is_no_redis_that_works(
+    command: str, said: str, missing: str
+) -> None:
+    """It answers every question, and would keep nothing."""
+    async with redis_server() as server:
+        await server.ask(*command.split())
+        report = await doctor_of_redis(server.url)
+        assert "keep results" in (report.redis or "") or "count changes" in (report.redis or "")
+        assert any(said in one.what and missing in one.next for one in report.problems)
+
+
+async def test_a_redis_that_hangs_costs_a_deadline() -> None:
+    """One, not one for each thing that would be tried."""
+    async with redis_server() as server:
+        server.freeze()
+        report = await doctor_of_redis(server.url)
+        assert report.redis == "redis does not answer: no answer in 2s"
+        server.thaw()
 
 
 # The audit
