@@ -466,6 +466,9 @@ class Subscriptions(Model):
     """A stream that lasted this long counts as good: the pauses start from the first again."""
     uris_per_stream: Count = 1000
     """Resources, and tasks, that one listen may ask for; the rest is left out of its acknowledgement."""
+    pending: PositiveSize = 2**20
+    """Bytes of tasks' and extensions' notices that may wait for one listener: more of an extension are
+    dropped, more of tasks end its stream."""
 
 
 class Cors(Model):

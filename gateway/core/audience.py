@@ -6,6 +6,7 @@ gateway's own credential is for everybody, what it says to a caller's for that c
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from gateway.cache.policy import ancestors
@@ -212,29 +213,32 @@ class Audience:
             if told is not None:
                 heard = True
                 params = {key: raw for key, raw in told.params.items() if key != "_meta"}
-                stream.tell((notice.method, exposed), circular(notice.method, params))
+                stream.tell_large((notice.method, exposed), circular(notice.method, params))
         return heard
 
     def tasks_of(self, at: Followed) -> list[str]:
         """Return the tasks of one context that some stream wants to hear of, by their upstream's ids."""
         return list(self._tasks.get(at, ()))
 
-    def foreign(self, at: Followed, notice: Notice) -> bool:
+    def foreign(self, at: Followed, notice: Notice) -> tuple[int, int]:
         """Tell what the specification does not know to those who declared the extension it belongs to (L-22).
 
-        Whether anybody did. It belongs to the extension whose id its name starts with.
+        Return how many those are, and for how many of them there was no room: no two such notices are known
+        to mean the same, and what a stream was opened for is worth more. It belongs to the extension whose id
+        its name starts with.
         """
         name = notice.method.removeprefix("notifications/")
+        hearing = [
+            stream
+            for streams in self._hearing(at)
+            for stream in streams
+            if any(name.startswith(f"{id}/") for id in stream.extensions)
+        ]
+        if not hearing:
+            return 0, 0
         params = {key: raw for key, raw in notice.params.items() if key != "_meta"}
-        heard = False
-        key, news = (notice.method, join(params).decode()), circular(notice.method, params)
-        for streams in self._hearing(at):
-            for stream in streams:
-                if any(name.startswith(f"{id}/") for id in stream.extensions):
-                    heard = True
-                    if stream.tell_unnamed(key, news) is None:
-                        stream.end("overflow")  # L-20: no two of these are known to mean the same
-        return heard
+        key, news = (notice.method, sha256(join(params)).hexdigest()), circular(notice.method, params)
+        return len(hearing), sum(stream.tell_unnamed(key, news) is None for stream in hearing)
 
     def updated(self, at: Followed | UpstreamName, uri: str) -> tuple[int, int]:
         """Tell those who asked for a resource of its update, under the URI they know it by (L-14, L-21)."""

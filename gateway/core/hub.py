@@ -31,6 +31,7 @@ from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower, Following
 from gateway.core.lane import Lane
 from gateway.core.refresher import Refresher
+from gateway.core.router import uri_problem
 from gateway.core.subscription import Round, Subscription
 from gateway.protocol.call import (
     Challenge,
@@ -183,7 +184,8 @@ class Hub:
         `places` and `tasks` say where what it names leads; an upstream that has not granted it by the
         deadline, in the loop's time, is not waited for. Changes from now on are pending when this returns.
         """
-        stream = Subscription(id, endpoint, principal.partition, wanted, extensions)
+        room = self._settings.pending
+        stream = Subscription(id, endpoint, principal.partition, wanted, extensions, room=room)
         self._audience.add(stream, places, tasks)
         self._metrics.subscriptions(len(self._audience))
         try:
@@ -317,7 +319,7 @@ class Hub:
         """Take in what an upstream says on a followed stream; called by whoever reads it."""
         if notice.method == UPDATED:
             uri = _text(notice.params.get("uri"))
-            if uri is not None:
+            if uri is not None and uri_problem(uri) is None:  # the longest would be kept for each stream
                 self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
                 return
         elif notice.method == _TASK:
@@ -327,8 +329,11 @@ class Hub:
         elif notice.method in _CHANGED:
             self._lane(at).add(Change(at.upstream, _CHANGED[notice.method]))
             return
-        elif self._audience.foreign(at, notice):
-            return
+        else:
+            hearing, lost = self._audience.foreign(at, notice)
+            self._metrics.notices("dropped")[0] += lost
+            if hearing:
+                return
         self._metrics.dropped(at.upstream, "notification")
 
     def _found(self, at: Followed, method: str) -> None:

@@ -1,8 +1,8 @@
 """One downstream listen stream: what it has not been told yet, and how it ends.
 
 What is pending is a set, not a queue: a second change of the same thing before the first was told changes
-nothing. So however slowly a client reads, what waits for it is bounded by what it asked for (L-20), and
-nobody waits for it: only its own request does.
+nothing. So however slowly a client reads, what waits for it is bounded by what it asked for, and by a size
+where upstreams say how much that is (L-20); and nobody waits for it: only its own request does.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ Key: TypeAlias = tuple[str, str]
 """What is told once however often it happened: a method, and the URI or task it is about."""
 
 _MOST_UNNAMED = 256
+_ROOM = 2**20
 _NO_EXTENSIONS: frozenset[str] = frozenset()
 
 _AT_ONCE = 200
@@ -35,8 +36,10 @@ class Subscription:
         "_due",
         "_id",
         "_pending",
+        "_room",
         "_round",
         "_sink",
+        "_size",
         "_unnamed",
         "_waiter",
         "ended",
@@ -53,8 +56,13 @@ class Subscription:
         partition: Partition | None,
         wanted: Wanted,
         extensions: frozenset[str] = _NO_EXTENSIONS,
+        *,
+        room: int = _ROOM,
     ) -> None:
-        """`id` is the raw id of the request, which every notice carries in the same spelling (L-05)."""
+        """`id` is the raw id of the request, which every notice carries in the same spelling (L-05).
+
+        `room` is how many bytes may wait of what is as large as its upstream likes.
+        """
         self.endpoint = endpoint
         self.partition = partition
         self.wanted = wanted
@@ -64,6 +72,8 @@ class Subscription:
         self.ended: End | None = None
         self._id = id
         self._pending: dict[Key, Circular] = {}
+        self._size = 0
+        self._room = room
         self._unnamed = 0
         self._waiter: asyncio.Future[None] | None = None
         """Of the request's own task, while a round may tell the stream in its place."""
@@ -78,9 +88,11 @@ class Subscription:
     def tell(self, key: Key, news: Circular) -> bool:
         """Note that the client is to be told; whether that is news, or waits already."""
         pending = self._pending
-        known = key in pending
+        before = pending.get(key)
+        known = before is not None
         if self.ended is not None and not known:
             return False
+        self._size += _size(news) - (0 if before is None else _size(before))
         pending[key] = news
         if self._waiter is not None and not self._due and self._round is not None:
             self._due = True
@@ -93,16 +105,28 @@ class Subscription:
         None when there was no room left for it.
         """
         if key not in self._pending:
-            if self._unnamed >= _MOST_UNNAMED:
+            if self._unnamed >= _MOST_UNNAMED or self._size + _size(news) > self._room:
                 return None
             self._unnamed += 1
+        return self.tell(key, news)
+
+    def tell_large(self, key: Key, news: Circular) -> bool:
+        """Note a change of what the client named, whose size is its upstream's to choose.
+
+        One is never too large; but a stream on which too much of it waits already ends, for none of it can be
+        left out.
+        """
+        before = self._pending.get(key)
+        if self._size - (0 if before is None else _size(before)) > self._room:
+            self.end("overflow")
+            return False
         return self.tell(key, news)
 
     def narrow(self, *, uris: frozenset[str], tasks: frozenset[str], without: Iterable[Key]) -> None:
         """Take back what turned out not to be on offer, before anything is acknowledged."""
         self.wanted = replace(self.wanted, uris=uris, tasks=tasks)
         for key in without:
-            self._pending.pop(key, None)
+            self._forget(key)
 
     def end(self, why: End) -> None:
         """Let the client have what is pending, and then the end."""
@@ -146,16 +170,25 @@ class Subscription:
         round.told[0] += told
         if told == len(pending):
             pending.clear()
-            self._unnamed = 0
+            self._unnamed = self._size = 0
             return True
         for key in list(pending)[:told]:
-            del pending[key]
+            self._forget(key)
         return False
+
+    def _forget(self, key: Key) -> None:
+        news = self._pending.pop(key, None)
+        if news is not None:
+            self._size -= _size(news)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _size(news: Circular) -> int:
+    return len(news.before) + len(news.behind)
 
 
 class Round:

@@ -106,7 +106,7 @@ LISTEN_ENDS = frozenset(
     {"result", "cancelled", "closed", "lost", "idle", "invalid", "too_large", "error", "stopping"}
 )
 """Who ended an acknowledged subscription: the upstream in two ways, the gateway, or what befell it."""
-NOTICE_FATES = frozenset({"delivered", "coalesced"})
+NOTICE_FATES = frozenset({"delivered", "coalesced", "dropped"})
 SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "overflow"})
 """Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
 
@@ -278,7 +278,9 @@ class Metrics:
             "subscriptions_ended", "Listens of clients that ended, by who or what ended them", "cause"
         )
         self._notices = self._counter(
-            "notices", "Notices for clients: sent, or one with another that was still to be sent", "fate"
+            "notices",
+            "Notices for clients: sent, one with another still to be sent, or without room to wait",
+            "fate",
         )
         self._gaps = self._counter(
             "upstream_listen_gaps", "Times an upstream was heard again after it had not been", "upstream"

@@ -172,3 +172,27 @@ async def test_a_stalled_reader_costs_the_others_nothing(alpha: ScriptedUpstream
         await reading
         await gateway.until_counted("streams_cut_total", 1)
         await gateway.subscribed(1)
+
+
+async def test_a_flood_of_an_extensions_notices_is_dropped_and_ends_nothing(alpha: ScriptedUpstream) -> None:
+    """L-20: who reads nothing has so much waiting and no more; who reads goes on hearing of the lists."""
+    extension = "io.modelcontextprotocol/ui"
+    able = {"extensions": {extension: {}}}
+    async with (
+        running({"alpha": alpha}, subscriptions={"pending": "64KiB"}) as gateway,
+        listening(gateway, {}, capabilities=able) as stalled,
+        listening(gateway, TOOLS) as reads,
+    ):
+        stalled.stop_reading()
+        (stream,) = alpha.listens
+        pad, number = "x" * 30_000, 0
+        while not await gateway.counted('notices_total{fate="dropped"}'):
+            number += 1
+            await stream.notify(f"notifications/{extension}/x", number=number, pad=pad)
+        await stream.notify(f"notifications/{extension}/x", pad=3 * pad)  # larger than what may wait
+        await stream.notify(UPDATED, uri="file:///" + pad)
+        await stream.notify(TOOLS_CHANGED)
+        assert await told(reads) == (TOOLS_CHANGED, None)
+        assert await gateway.counted('notices_total{fate="dropped"}') >= 2
+        assert await gateway.counted('dropped_total{upstream="alpha",what="notification"}') == 1
+        assert await gateway.counted('subscriptions_ended_total{cause="overflow"}') == 0

@@ -119,18 +119,39 @@ def test_what_belongs_to_an_extension_is_for_who_declared_it() -> None:
     knows = stream(hall, tools=False, extensions=frozenset({"com.example/x"}))
     plain = stream(hall)
     news = Notice("notifications/com.example/x/news", {"n": b"1", "_meta": b"{}"})
-    assert hall.foreign(EVERYBODYS, news)
-    assert not hall.foreign(EVERYBODYS, Notice("notifications/odd", {}))
-    assert pending(knows, plain) == [{("notifications/com.example/x/news", '{"n":1}')}, set()]
+    assert hall.foreign(EVERYBODYS, news) == (1, 0)
+    assert hall.foreign(EVERYBODYS, Notice("notifications/odd", {})) == (0, 0)
+    assert [[method for method, _ in keys] for keys in pending(knows, plain)] == [
+        ["notifications/com.example/x/news"],
+        [],
+    ]
 
 
-def test_too_much_of_what_nobody_understands_ends_the_stream() -> None:
-    """L-20: no two of these are known to mean the same."""
+def test_too_much_of_what_nobody_understands_is_dropped() -> None:
+    """L-20: the stream was opened for something else, and goes on."""
     hall = audience()
-    knows = stream(hall, extensions=frozenset({"com.example/x"}))
-    for number in range(300):
-        hall.foreign(EVERYBODYS, Notice("notifications/com.example/x/n", {"n": str(number).encode()}))
-    assert knows.ended == "overflow"
+    streams = [stream(hall, extensions=frozenset({"com.example/x"})) for _ in range(2)]
+    heard = [
+        hall.foreign(EVERYBODYS, Notice("notifications/com.example/x/n", {"n": b"%d" % number}))
+        for number in range(300)
+    ]
+    assert heard == [(2, 0)] * 256 + [(2, 2)] * 44
+    assert hall.list_changed(EVERYBODYS, "tools") == (2, 0)
+    assert [each.ended for each in streams] == [None, None]
+
+
+def test_what_nobody_understands_is_bounded_by_its_size_and_kept_once_for_all() -> None:
+    """L-20: an upstream may send 32 MiB in one notice."""
+    hall = audience()
+    one, two = (stream(hall, extensions=frozenset({"com.example/x"})) for _ in range(2))
+    lost = 0
+    for number in range(100):
+        pad = {"pad": b'"%d%s"' % (number, b"x" * 100_000)}
+        lost += hall.foreign(EVERYBODYS, Notice("notifications/com.example/x/n", pad))[1]
+    assert lost == 2 * 90
+    assert sum(len(news.behind) for news in one._pending.values()) < 2**20
+    assert all(one._pending[key] is news for key, news in two._pending.items())
+    assert max(len(key[1]) for key in one._pending) == 64
 
 
 def test_of_who_left_nothing_is_kept() -> None:

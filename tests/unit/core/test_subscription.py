@@ -202,6 +202,43 @@ async def test_what_nobody_named_is_bounded(stream: Subscription) -> None:
     assert "256 pending" in repr(stream)
 
 
+async def test_what_upstreams_make_large_is_bounded_by_its_size() -> None:
+    """One notice is never too large; where much waits already, more ends the stream."""
+    stream, client = Subscription(b"1", "/mcp", None, Wanted(), room=1000), Client()
+
+    def task(id: str, size: int) -> tuple[Key, Circular]:
+        return ("notifications/tasks", id), circular("notifications/tasks", {"pad": b'"%s"' % (b"x" * size)})
+
+    assert stream.tell_large(*task("a", 5000))
+    assert stream.tell_unnamed(*note("a:1")) is None  # no room
+    assert not stream.tell_large(*task("a", 6000))  # in place of the last
+    assert stream.ended is None
+    assert stream.tell(*TOOLS)  # what was asked for has always room
+    assert not stream.tell_large(*task("b", 1))
+    assert stream.ended == "overflow"
+    await stream.relay(client, Round([0.0]))
+    assert client.methods == ["notifications/tasks", TOOLS[0][0]]
+
+
+async def test_what_was_told_makes_room(stream: Subscription) -> None:
+    """All of it, part of it, or taken back."""
+    client, round = Client(), Round([0.0])
+    client.most = 1
+    async with Relay(stream, client, round):
+        stream.tell(*note("a:1"))
+        stream.tell(*note("a:2"))
+        await client.waits.wait()
+        assert stream._size == sum(map(len, note("a:2")[1]))
+        stream.narrow(uris=frozenset(), tasks=frozenset(), without=[note("a:2")[0], note("a:3")[0]])
+        assert stream._size == 0
+        stream.tell(*note("a:4"))
+        client.most = 2
+        client.takes.set()
+        await turns()
+        assert client.uris == ["a:1", "a:4"]
+        assert stream._size == 0
+
+
 async def test_nothing_is_added_after_the_end(stream: Subscription) -> None:
     """So that the end comes, however busy the upstreams are."""
     client = Client()
