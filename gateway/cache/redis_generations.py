@@ -113,6 +113,8 @@ class RedisGenerations:
         """The session in which an upstream's count was read last."""
         self._syncing: dict[tuple[UpstreamName, int], asyncio.Task[None]] = {}
         self._untold: dict[UpstreamName, set[Topic]] = {}
+        self._telling: dict[UpstreamName, set[asyncio.Task[None]]] = {}
+        """What is being told to the others."""
         self._paying: asyncio.Task[None] | None = None
         self._all_told = asyncio.Event()
         self._epoch = 0
@@ -185,10 +187,12 @@ class RedisGenerations:
 
     async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
         # Told to the end, whoever leaves meanwhile: half told, it would be known here and nowhere else.
-        telling = self._background.start(self._advance(upstream, tuple(topics)), name="tell of a change")
-        await asyncio.shield(telling)
+        counting = self._background.start(self._advance(upstream, tuple(topics)), name="count a change")
+        await asyncio.shield(counting)
 
     async def told(self, upstream: UpstreamName) -> None:
+        if telling := self._telling.get(upstream):
+            await asyncio.wait(set(telling))
         # Who is cut off as we are stops by himself when his lease is over; the others are told when we can.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._bus.lapse):
@@ -252,15 +256,34 @@ class RedisGenerations:
             del self._syncing[upstream, session]
 
     async def _advance(self, upstream: UpstreamName, topics: Sequence[Topic]) -> None:
-        if not await self._tell(upstream, topics):
-            history = self._history(upstream)
-            history.record(topics, history.moment + 1)
-            self.owe(upstream, (EVERYTHING,))
+        """Count a change, which makes stale what lies in Redis; it is told without being waited for."""
+        count = await self._count(upstream, topics)
+        if count is None:
+            self._failed_to_tell(upstream, topics)
+            return
+        telling = self._background.start(self._announce(upstream, topics, count), name="tell of a change")
+        self._telling.setdefault(upstream, set()).add(telling)
+        telling.add_done_callback(lambda _: self._has_told(upstream, telling))
+
+    async def _announce(self, upstream: UpstreamName, topics: Sequence[Topic], count: int) -> None:
+        if not await self._spread(upstream, topics, count):
+            self._failed_to_tell(upstream, topics)
+
+    def _has_told(self, upstream: UpstreamName, telling: asyncio.Task[None]) -> None:
+        self._telling[upstream].discard(telling)
+        if not self._telling[upstream]:
+            del self._telling[upstream]
+
+    def _failed_to_tell(self, upstream: UpstreamName, topics: Sequence[Topic]) -> None:
+        history = self._history(upstream)
+        history.record(topics, history.moment + 1)
+        self.owe(upstream, (EVERYTHING,))
 
     async def _tell(self, upstream: UpstreamName, topics: Sequence[Topic]) -> bool:
         count = await self._count(upstream, topics)
-        if count is None:
-            return False
+        return count is not None and await self._spread(upstream, topics, count)
+
+    async def _spread(self, upstream: UpstreamName, topics: Sequence[Topic], count: int) -> bool:
         change = _Change(upstream, count, list(topics), self.key(upstream))
         return await self._bus.announce(_CHANGES, msgspec.msgpack.encode(change))
 

@@ -312,7 +312,7 @@ class Tiered:
         there = await self._redis.delete(key) if self._generations.knows(upstream) else None
         gone = there is not None
         if there or (gone and here):
-            gone = await self._bus.announce(_DROPS, msgspec.msgpack.encode(key))
+            gone = await self._bus.publish(_DROPS, msgspec.msgpack.encode(key))
         if not gone:
             # It may be found again by whoever must not have it (C-20): what it depends on counts as changed.
             self._generations.owe(upstream, (topic_of(key),))

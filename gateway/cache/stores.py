@@ -68,9 +68,9 @@ class Generations(Protocol):
         ...
 
     async def advance(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
-        """Count one change of these topics; on return every lookup anywhere finds older results stale.
+        """Count one change of these topics: what is older is stale here and wherever replicas share results.
 
-        Except where that could not be told in time; `told` waits for that, too.
+        What another replica holds by itself is stale a message later; `told` waits for that.
         """
         ...
 

@@ -6,6 +6,10 @@ that was lost on the way is noticed: between nodes of a Cluster, with a server t
 Whoever announces waits for every replica that may still be acting, at most for a lease. So on return
 everybody has heard, or no longer acts on what he remembers. This holds without comparing clocks of two
 machines: a lease is a duration on each.
+
+A lease reaches no further than a lease beyond what is known to have come back, and one that has heard nothing
+yet gets none. So who goes deaf, hangs or dies is waited for once. Whoever cannot wait publishes: all hear of
+it, or notice within a lease that they missed something.
 """
 
 import asyncio
@@ -14,6 +18,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeAlias
@@ -22,7 +27,7 @@ import msgspec
 from redis.asyncio.client import PubSub
 
 from gateway.support.metrics import Metrics
-from gateway.support.redis import Script, SharedRedis
+from gateway.support.redis import Reply, Script, SharedRedis
 from gateway.support.seal import Seal, SealBroken
 from gateway.support.tasks import Background
 
@@ -65,13 +70,15 @@ ENROL = Script(
       since = now
       if last == '' then last = string.format('%.0f', us) end
     end
-    redis.call('ZADD', members, now + ARGV[4], ARGV[3])
-    redis.call('PEXPIRE', members, ARGV[4])
+    if tonumber(ARGV[5]) > 0 then
+      redis.call('ZADD', members, now + ARGV[5], ARGV[3])
+      redis.call('PEXPIRE', members, ARGV[4])
+    end
     publish(last)
     return {1}
     """,
 )
-"""Notes until when a replica may be acting on what it remembers, and tells it what was told last."""
+"""Notes for how long a replica may be acting on what it remembers, and tells it what was told last."""
 
 RESIGN = Script("resign", "return {redis.call('ZREM', KEYS[1], ARGV[1])}")
 
@@ -121,6 +128,10 @@ class Bus(Protocol):
         """Return once every other replica has handled a message; False when that is not known."""
         ...
 
+    async def publish(self, topic: str, message: bytes) -> bool:
+        """Announce without waiting: whoever misses it begins a new session. False if it may not be out."""
+        ...
+
     async def tell(self, topic: str, message: bytes) -> None:
         """Announce what nobody needs to confirm: it may be missed, by everybody."""
         ...
@@ -150,6 +161,9 @@ class LocalBus:
     async def announce(self, topic: str, message: bytes) -> bool:
         return True
 
+    async def publish(self, topic: str, message: bytes) -> bool:
+        return True
+
     async def tell(self, topic: str, message: bytes) -> None:
         """Nobody else is there."""
 
@@ -164,6 +178,7 @@ class _Message(msgspec.Struct, array_like=True):
     """What is published, sealed. A confirmation has no topic, and what comes back to its sender no number.
 
     What nobody is to confirm has a topic and no number.
+    The data of what comes back: when it was sent, and until when its sender may act once it is back.
     """
 
     sender: str
@@ -251,7 +266,8 @@ class RedisBus:
         self._beat = lease / 5
         self._clock = clock
         self._random = random
-        self._me = os.urandom(8).hex()
+        self._me = _somebody()
+        """Another one with every link: what was under way for the last is not taken for this one's."""
         self._lines = [_line(one, prefix) for one in seal.apart()]
         self._watchers: list[Callable[[], None]] = []
         self._receivers: dict[str, list[Receive]] = {}
@@ -261,12 +277,19 @@ class RedisBus:
         self._ready = False
         self._complained = False
         """Whether the log says already why there is no link."""
-        self._begun = -inf
         self._ended = -inf
         self._heard = -inf
         """When that was sent which came back over every line."""
-        self._came_back: dict[str, float] = {}
-        """The same of each line's channel."""
+        self._until = -inf
+        """Until when, as Redis knows, we may be acting on what we remember."""
+        self._came_back: dict[str, tuple[float, float]] = {}
+        """The same two of each line's channel."""
+        self._due = asyncio.Event()
+        """Set when the next sign of life need not wait for its time."""
+        self._enrolled = asyncio.Event()
+        """Set when we have heard ourselves in this link, and the others know."""
+        self._silence = 0.0
+        """Seconds without a sign of life, of those in which we could have heard it."""
         self._last: dict[str, bytes] = {}
         """What was told last on each line's channel."""
         self._task: asyncio.Task[None] | None = None
@@ -277,7 +300,7 @@ class RedisBus:
 
     @property
     def hears(self) -> bool:
-        return self._ready and self._clock() < self._heard + self._lease
+        return self._ready and self._clock() < self._until
 
     @property
     def lapse(self) -> float:
@@ -298,8 +321,7 @@ class RedisBus:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CONNECTING)
-        for line in self._lines:
-            await self._redis.run(RESIGN, [line.members], [self._me])
+        await self._resign(self._me)
 
     async def announce(self, topic: str, message: bytes) -> bool:
         told: dict[int, _Pending] = {}
@@ -326,6 +348,10 @@ class RedisBus:
                 del self._pending[number]
         return not any(pending.failed for pending in told.values())
 
+    async def publish(self, topic: str, message: bytes) -> bool:
+        sent = _Message(self._me, 0, topic, message)
+        return all([await self._put_out(line, sent) is not None for line in self._lines])
+
     async def tell(self, topic: str, message: bytes) -> None:
         spelled = _encode(_Message(self._me, 0, topic, message))
         for line in self._lines:
@@ -337,14 +363,17 @@ class RedisBus:
             self._end("not to be trusted")
 
     async def _publish(self, line: _Line, message: _Message, pending: _Pending) -> bool:
-        sealed = line.seal.encrypt(_PURPOSE, _encode(message))
-        args: list[bytes | str | int] = [line.channel, sealed, self._lease_ms]
-        found = await self._redis.run(ANNOUNCE, line.keys, args, urgent=True)
+        found = await self._put_out(line, message)
         if found is None:
             return False
         reached, members = found
         pending.expect({member.decode("ascii", "replace") for member in members}, reached)
         return True
+
+    async def _put_out(self, line: _Line, message: _Message) -> Reply | None:
+        sealed = line.seal.encrypt(_PURPOSE, _encode(message))
+        args: list[bytes | str | int] = [line.channel, sealed, self._lease_ms]
+        return await self._redis.run(ANNOUNCE, line.keys, args, urgent=True)
 
     # The link
 
@@ -364,6 +393,7 @@ class RedisBus:
     async def _listen(self) -> None:
         tasks: list[asyncio.Task[None]] = []
         self._last.clear()
+        self._me = _somebody()
         async with asyncio.timeout(_CONNECTING):
             link = await self._redis.listener(near=self._lines[0].told)
         try:
@@ -396,8 +426,10 @@ class RedisBus:
     def _begin(self) -> None:
         self.session += 1
         self._linked = True
-        self._begun, self._heard = self._clock(), -inf
-        self._came_back = dict.fromkeys((line.channel for line in self._lines), -inf)
+        self._heard = self._until = -inf
+        self._silence = 0.0
+        self._enrolled.clear()
+        self._came_back = dict.fromkeys((line.channel for line in self._lines), (-inf, -inf))
 
     def _end(self, reason: str | None) -> None:
         """End the session, if there is one; without a reason because we are closing."""
@@ -409,6 +441,7 @@ class RedisBus:
         self._linked = self._ready = False
         self._ended = self._clock()
         self._metrics.redis_linked(False)
+        self._background.start(self._resign(self._me), name="resign from the redis bus")
         for pending in self._pending.values():
             pending.cut_off()
         for lost in self._watchers:
@@ -424,6 +457,9 @@ class RedisBus:
         self._background.start(self._get_ready(self.session), name="redis bus start")
 
     async def _get_ready(self, session: int) -> None:
+        await self._enrolled.wait()
+        if session != self.session:
+            return
         if self.prepare is not None and not await self.prepare():
             if session == self.session:
                 self._end("redis does not answer")
@@ -433,29 +469,45 @@ class RedisBus:
             log.info("linked to the other replicas")
 
     async def _keep_alive(self) -> None:
-        """Renew the lease with Redis, and have what it says come back behind every earlier message."""
+        """Renew the lease with Redis, and have what it says come back behind every earlier message.
+
+        Who has not heard himself yet, or no longer does, asks for no lease: nobody shall wait for him.
+        """
         while self._linked:
+            self._due.clear()
             for line in self._lines:
-                sent = _Message(self._me, 0, "", repr(self._clock()).encode())
+                now = self._clock()
+                until = self._heard + self._lease
+                sent = _Message(self._me, 0, "", msgspec.json.encode((now, max(now, until))))
                 sealed = line.seal.encrypt(_PURPOSE, _encode(sent))
                 args: list[bytes | str | int] = [
                     self._reply_to(line, self._me),
                     sealed,
                     self._me,
                     self._lease_ms,
+                    int((until - now) * 1000) + 1 if until > now else 0,
                 ]
                 await self._redis.run(ENROL, line.keys, args, urgent=True)
-            await asyncio.sleep(self._beat)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._beat):
+                    await self._due.wait()
+
+    async def _resign(self, me: str) -> None:
+        for line in self._lines:
+            await self._redis.run(RESIGN, [line.members], [me])
 
     async def _receive(self, link: PubSub) -> None:
+        began = self._clock()
         message = await link.get_message(timeout=self._beat)
+        # Of a time in which nothing ran here, only so much counts: what came meanwhile is still to be read.
+        self._silence += min(self._clock() - began, 1.5 * self._beat)
         if message is not None:
             match message["type"]:
                 case "message":
                     await self._handle(message["channel"].decode(), message["data"])
                 case _:
                     raise _Lost("the connection was made anew")
-        if self._clock() >= max(self._begun, self._heard) + self._lease:
+        if self._silence >= self._lease:
             raise _Lost(f"no sign of life in {self._lease:g}s")
 
     async def _handle(self, channel: str, published: bytes) -> None:
@@ -465,9 +517,11 @@ class RedisBus:
                 return
             before, last, sealed = published.split(b":", 2)
             message = _decode(line.seal.decrypt(_PURPOSE, sealed))
-            sent = float(message.data) if not (message.topic or message.number) else 0.0
+            sign = None if message.topic or message.number else _decode_sign(message.data)
         except (SealBroken, ValueError, msgspec.DecodeError):
-            raise _Lost("an unreadable message") from None
+            # Of a stranger. Had a replica sent it, the next message would name it, and be missed.
+            self._metrics.redis_unreadable()
+            return
         if last:
             if self._last.setdefault(line.channel, before) != before and self._linked:
                 self._begin_anew()
@@ -481,9 +535,21 @@ class RedisBus:
         elif message.number:
             if (pending := self._pending.get(message.number)) is not None:
                 pending.confirm(message.sender)
-        elif message.sender == self._me and line.channel in self._came_back:
-            self._came_back[line.channel] = max(sent, self._came_back[line.channel])
-            self._heard = min(self._came_back.values())
+        elif sign is not None and message.sender == self._me and line.channel in self._came_back:
+            self._came_back[line.channel] = max(sign, self._came_back[line.channel])
+            self._alive()
+
+    def _alive(self) -> None:
+        """Note what has come back over every line."""
+        heard = min(sent for sent, _ in self._came_back.values())
+        if heard == self._heard:
+            return
+        self._heard, self._silence = heard, 0.0
+        self._until = min(until for _, until in self._came_back.values())
+        if self._clock() < self._until:
+            self._enrolled.set()
+        else:
+            self._due.set()
 
     async def _confirm(self, line: _Line, message: _Message) -> None:
         sealed = line.seal.encrypt(_PURPOSE, _encode(_Message(self._me, message.number, "", b"")))
@@ -497,6 +563,11 @@ class RedisBus:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Message).decode
+_decode_sign = msgspec.json.Decoder(tuple[float, float]).decode
+
+
+def _somebody() -> str:
+    return os.urandom(8).hex()
 
 
 def _line(seal: Seal, prefix: str) -> _Line:

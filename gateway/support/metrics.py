@@ -100,7 +100,7 @@ REDIS_OPERATIONS = frozenset(
         "scope",
     }
 )
-REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused"})
+REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused", "spent"})
 KINDS = frozenset(method.items for method in methods.METHODS.values() if method.items is not None)
 LISTEN_ENDS = frozenset(
     {"result", "cancelled", "closed", "lost", "idle", "invalid", "too_large", "error", "stopping"}
@@ -253,9 +253,12 @@ class Metrics:
         )
         self._redis_operations = self._counter(
             "redis_operations",
-            "Questions to Redis; paused = not asked after a failure",
+            "Questions to Redis; paused = not asked after a failure, spent = the request had waited enough",
             "operation",
             "outcome",
+        )
+        self._redis_unreadable = self._counter(
+            "redis_unreadable", "Messages on the replicas' channel that are none of theirs, and were ignored"
         )
         self._redis_linked = self._gauge(
             "redis_linked", "Whether changes made elsewhere are heard (1) or not (0)"
@@ -446,6 +449,10 @@ class Metrics:
     def redis_operation(self, operation: str, outcome: str) -> None:
         """Count a question to Redis; `paused` ones were not asked, for one before had failed."""
         self._redis_operations.add(_known(operation, REDIS_OPERATIONS), _known(outcome, REDIS_OUTCOMES))
+
+    def redis_unreadable(self) -> None:
+        """Count a message of somebody who does not belong on the channel."""
+        self._redis_unreadable.add()
 
     def redis_linked(self, linked: bool) -> None:
         """Say whether this replica hears of the changes others make; without, it caches nothing."""

@@ -87,7 +87,7 @@ async def test_under_load_nobody_is_refused_or_served_the_old(server: RedisServe
         async def change() -> None:
             nonlocal told
             upstream.version += 1
-            await one.cache.invalidate(LIST_CHANGED)
+            await one.changed(LIST_CHANGED)
             told = upstream.version
 
         clients = [asyncio.create_task(client(first)) for first in range(4)]
@@ -133,7 +133,7 @@ async def test_a_change_heard_while_redis_was_away_is_told_when_it_is_back(serve
         await server.kill()
         await one.until(lambda: not one.bus.hears)
         upstream.version += 1
-        await one.cache.invalidate(LIST_CHANGED)
+        await one.changed(LIST_CHANGED)
         await server.begin()
         for each in (one, two):
             await each.linked()

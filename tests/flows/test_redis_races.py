@@ -88,7 +88,7 @@ async def proxy(server: RedisServer) -> AsyncIterator[RedisProxy]:
 def changing(upstream: Upstream, one: Replica, change: Change) -> Callable[[], Awaitable[None]]:
     async def step() -> None:
         upstream.version += 1
-        await one.cache.invalidate(change)
+        await one.changed(change)
 
     return step
 
@@ -275,7 +275,7 @@ async def test_many_topics_make_old_results_stale_and_never_a_stale_one_fresh(se
         await version(one, READ, upstream)
         await changing(upstream, one, UPDATED)()
         for number in range(30):
-            await one.cache.invalidate(Change(GH, "resources/read", f"x:{number}"))
+            await one.changed(Change(GH, "resources/read", f"x:{number}"))
         assert await server.ask("HLEN", one.generations.key(GH)) <= 12
         await assert_current(upstream, READ, two, one)
 
@@ -343,7 +343,7 @@ async def test_a_round_robin_client_sees_no_old_list_once_anybody_was_told(serve
         clients = [asyncio.create_task(client(first)) for first in range(6)]
         for number in range(15):
             upstream.version += 1
-            await replicas[number % 3].cache.invalidate(LIST_CHANGED)
+            await replicas[number % 3].changed(LIST_CHANGED)
             told = upstream.version
             await one.until(lambda: min(turns) > number or any(each.done() for each in clients))  # noqa: B023
         done.set()

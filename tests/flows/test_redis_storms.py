@@ -193,7 +193,7 @@ async def test_a_hit_in_redis_tells_as_much(server: RedisServer) -> None:
         await assert_idle(server, one)
         await server.ask("DEL", *await server.keys("*:scope"))
         assert await two.ask(caller(LISTS, "bob"), upstream.of("bob")) == "hit hit"
-        await one.cache.invalidate(LIST_CHANGED)
+        await one.changed(LIST_CHANGED)
         upstream.hold()
         crowd = [caller(LISTS, f"caller {number}") for number in range(CROWD)]
         asking = asyncio.create_task(storm([two], crowd, upstream))
@@ -279,7 +279,7 @@ async def test_what_turns_out_private_is_nobodys_but_its_callers(server: RedisSe
         for one in three:
             await get(one, ANN, upstream)
         upstream.scope = "private"
-        await three[0].cache.invalidate(LIST_CHANGED)
+        await three[0].changed(LIST_CHANGED)
         upstream.fetches.clear()
         crowd = [caller(LISTS, f"caller {number}") for number in range(10)]
         asking = [(one, lookup) for lookup in crowd for one in three for _ in range(5)]
@@ -300,7 +300,7 @@ async def test_other_replicas_are_waited_for_once(server: RedisServer) -> None:
         for each in (one, two):
             await get(each, ANN, upstream)
         upstream.scope = "private"
-        await one.cache.invalidate(LIST_CHANGED)
+        await one.changed(LIST_CHANGED)
         before = await asked_to_lead(two)
         upstream.hold()
         leading = asyncio.create_task(get(one, ANN, upstream))
@@ -336,7 +336,7 @@ async def test_a_note_lets_nobody_have_what_he_could_not_fetch(server: RedisServ
         else:
             await get(two[0], ANN, upstream)
             upstream.scope = "private"
-            await two[0].cache.invalidate(LIST_CHANGED)
+            await two[0].changed(LIST_CHANGED)
         while len(await server.keys("*:scope")) != 1:  # noqa: ASYNC110 - Redis announces nothing
             await asyncio.sleep(0.005)
         upstream.fetches.clear()
@@ -512,7 +512,7 @@ async def test_a_change_while_the_leader_is_away(server: RedisServer) -> None:
         waiting = asyncio.create_task(storm([two], [LISTS], upstream))
         await two.until(lambda: repr(two.leads) == "<Leads 0 led, 1 followed>")
         upstream.version = 2
-        await two.cache.invalidate(LIST_CHANGED)
+        await two.changed(LIST_CHANGED)
         upstream.asked.clear()
         late = asyncio.create_task(get(three[2], LISTS, upstream))
         await upstream.asked.wait()
@@ -544,7 +544,7 @@ async def test_a_change_at_each_step(
 
         async def change() -> None:
             upstream.version = 2
-            await three.cache.invalidate(LIST_CHANGED)
+            await three.changed(LIST_CHANGED)
             changed.set()
 
         await asyncio.gather(*(each.generations.ready(GH) for each in (one, two, three)))
@@ -558,7 +558,7 @@ async def test_a_change_at_each_step(
         following = asyncio.create_task(get(follower, LISTS, upstream))
         await follower.until(lambda: "1 followed" in repr(follower.leads) or len(upstream.fetches) > 1)
         if who == "follower" and name in ("put", "release"):
-            await three.cache.invalidate(LIST_CHANGED)  # so that it has to fetch for itself
+            await three.changed(LIST_CHANGED)  # so that it has to fetch for itself
         upstream.go.set()
         await asyncio.gather(leading, following)
         await changed.wait()
@@ -628,7 +628,7 @@ async def test_leaving_at_each_step_leaves_nothing_behind(
         if who == "follower":
             await two.until(lambda: "1 followed" in repr(two.leads) or left.is_set())
             if name in ("put", "release"):
-                await one.cache.invalidate(LIST_CHANGED)  # so that it has to fetch for itself
+                await one.changed(LIST_CHANGED)  # so that it has to fetch for itself
             upstream.go.set()
             await asyncio.wait([leading])
         await asyncio.gather(*crowd, return_exceptions=True)

@@ -44,8 +44,8 @@ async def test_while_redis_is_frozen_a_change_is_told_when_nobody_acts_on_what_h
     """The other replica cannot be told, and stops by itself; whoever is told finds the old nowhere."""
     upstream = Upstream()
     async with (
-        replica(server, timeout=0.1, lease=0.6) as one,
-        replica(server, timeout=0.1, lease=0.6) as two,
+        replica(server, timeout=0.1, lease=0.6, coalesce=1.0) as one,
+        replica(server, timeout=0.1, lease=0.6, coalesce=1.0) as two,
     ):
         await upstream.assert_current(one, two)
         server.freeze()

@@ -42,7 +42,7 @@ async def assert_one_cache(place: Place, tls: RedisTls | None = None) -> None:
     async with replica(place, tls=tls) as one, replica(place, tls=tls) as two:
         assert await one.ask(LISTS, answer) == "miss absent"
         assert await two.ask(LISTS, answer) == "hit hit"
-        await one.cache.invalidate(Change(GH, "tools/list"))
+        await one.changed(Change(GH, "tools/list"))
         assert two.cache.peek(LISTS) is None
         assert await two.ask(LISTS, answer) == "miss generation"
         assert await one.ask(LISTS, answer) == "hit hit"
@@ -77,7 +77,7 @@ async def assert_one_cache_again(upstream: Upstream, one: Replica, two: Replica)
     for each in (one, two):
         await each.linked()
         assert await version(each, upstream) == upstream.version
-    await one.cache.invalidate(Change(GH, "tools/list"))
+    await one.changed(Change(GH, "tools/list"))
     assert (await one.ask(LISTS, upstream), await two.ask(LISTS, upstream)) == ("miss generation", "hit hit")
 
 
@@ -244,7 +244,7 @@ async def test_a_cluster_is_one_cache_after_its_busiest_shard_failed_over() -> N
         for each in (one, two):
             await each.until(lambda each=each: not each.bus.hears)  # type: ignore[misc]
         upstream.version += 1
-        await one.cache.invalidate(Change(GH, "tools/list"))
+        await one.changed(Change(GH, "tools/list"))
         assert await version(one, upstream) == 2
         await assert_one_cache_again(upstream, one, two)
 
@@ -341,6 +341,6 @@ async def test_replicas_go_on_with_the_server_that_sentinels_promote() -> None:
                 for each in (one, two):
                     await each.until(lambda each=each: not each.bus.hears)  # type: ignore[misc]
                 upstream.version += 1
-                await one.cache.invalidate(Change(GH, "tools/list"))
+                await one.changed(Change(GH, "tools/list"))
                 assert await version(one, upstream) == 2
                 await assert_one_cache_again(upstream, one, two)

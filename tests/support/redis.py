@@ -121,6 +121,8 @@ class RedisProxy:
         self.delivers = asyncio.Event()
         """Cleared, what others publish is held back."""
         self.delivers.set()
+        self.deaf = False
+        """Set, what others publish is lost, though the subscriptions stand."""
         self.holds = asyncio.Event()
         """Set when something is held back."""
 
@@ -153,7 +155,8 @@ class RedisProxy:
             if not self.delivers.is_set():
                 self.holds.set()
             await self.delivers.wait()
-            writer.write(heard)
+            if not (self.deaf and b"$7\r\nmessage\r\n" in heard):
+                writer.write(heard)
         writer.close()
 
 

@@ -20,7 +20,7 @@ from gateway.cache.replicated import Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MemoryStore
 from gateway.config import RedisTls, parse_redis_url
-from gateway.protocol.call import Reply, UpstreamName
+from gateway.protocol.call import Change, Reply, UpstreamName
 from gateway.support.bus import RedisBus
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis
@@ -61,6 +61,11 @@ class Replica:
 
     async def body(self, lookup: Lookup, fill: Callable[[], Awaitable[Reply]]) -> bytes:
         return (await self.cache.get(lookup, fill)).entry.result
+
+    async def changed(self, change: Change) -> None:
+        """Heed a change as the catalogue does before anybody is told of it."""
+        await self.cache.invalidate(change)
+        await self.cache.told(change.upstream)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for what no event announces."""

@@ -466,7 +466,7 @@ async def test_when_a_scope_narrows_the_shared_copy_goes_everywhere(server: Redi
         await two.ask(LISTS, fill)
         epoch = two.cache.epoch
         await one.store.delete(public_key(LISTS))
-        assert two.cache.peek(LISTS) is None
+        await two.until(lambda: two.cache.peek(LISTS) is None)
         assert two.cache.epoch > epoch
         assert await two.store.get(public_key(LISTS)) is None
 
@@ -512,6 +512,29 @@ async def test_an_evicted_copy_is_dropped_from_the_memories_too(server: RedisSer
         await two.ask(LISTS, fill)
         await server.ask("DEL", await entry_key(server))
         await one.store.delete(public_key(LISTS))
+        await two.until(lambda: two.cache.peek(LISTS) is None)
+
+
+async def test_no_request_waits_for_another_replica(server: RedisServer) -> None:
+    """One that hangs holds up neither a scope that narrows nor a change that is only to be forgotten."""
+    fill = answering()
+    async with (
+        redis_proxy(server, []) as proxy,
+        replica(server, lease=60.0) as one,
+        replica(proxy, lease=60.0) as two,
+    ):
+        await one.ask(LISTS, fill)
+        await two.ask(LISTS, fill)
+        proxy.delivers.clear()
+        await one.store.delete(public_key(LISTS))
+        await one.cache.invalidate(Change(GH, "prompts/list"))
+        await proxy.holds.wait()
+        assert two.cache.peek(LISTS) is not None
+        telling = asyncio.create_task(one.cache.told(GH))
+        await one.ask(LISTS, fill)
+        assert not telling.done(), "who is told of a change is told when all have forgotten"
+        proxy.delivers.set()
+        await telling
         assert two.cache.peek(LISTS) is None
 
 
