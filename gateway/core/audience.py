@@ -240,11 +240,14 @@ class Audience:
         key, news = (notice.method, sha256(join(params)).hexdigest()), circular(notice.method, params)
         return len(hearing), sum(stream.tell_unnamed(key, news) is None for stream in hearing)
 
-    def updated(self, at: Followed | UpstreamName, uri: str) -> tuple[int, int]:
-        """Tell those who asked for a resource of its update, under the URI they know it by (L-14, L-21)."""
+    def updated(self, at: Followed | UpstreamName, uri: str, *, asked: bool = False) -> tuple[int, int]:
+        """Tell those who asked for a resource of its update, under the URI they know it by (L-14, L-21).
+
+        What the upstream was `asked` about for somebody who left since is for nobody else.
+        """
         new = total = 0
         for followed in self._contexts(at):
-            for told in self._updated(followed, uri):
+            for told in self._updated(followed, uri, asked=asked):
                 new += told
                 total += 1
         return new, total - new
@@ -280,7 +283,7 @@ class Audience:
             return [at] if at in self._uris else []
         return [followed for followed in self._uris if followed.upstream == at]
 
-    def _updated(self, at: Followed, uri: str) -> Iterator[bool]:
+    def _updated(self, at: Followed, uri: str, *, asked: bool) -> Iterator[bool]:
         uris = self._uris[at]
         exactly = uris.get(uri, {})
         yield from self._tell_named(at, uri)
@@ -293,7 +296,7 @@ class Audience:
             for stream, exposed in uris[named].items():
                 if stream not in exactly:
                     yield self._tell_unnamed(at.upstream, uri, stream, instead=exposed)
-        if not above and not exactly:
+        if not above and not exactly and not asked:
             # Its upstream says so on a stream of ours, yet nobody asked for it or for what it belongs to: it
             # may spell in its own way what somebody did ask for.
             for stream in {stream: None for streams in uris.values() for stream in streams}:

@@ -97,6 +97,8 @@ class Follower:
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, None before the first."""
+        self._asked_before = Wanted()
+        """What the stream asked for that was replaced by the one there is: its last words may be on their way."""
         self._handed_over = False
         self._failures = 0
         self._unsupported = False
@@ -166,6 +168,10 @@ class Follower:
     async def settled(self) -> None:
         """Return once it is known whether there is a stream, or that there is nothing to ask for yet."""
         await self._tried.wait()
+
+    def asks_for(self, uri: str) -> bool:
+        """Whether the upstream was asked to tell of this very resource, if for somebody who has left since."""
+        return uri in self._asked_before.uris or (self._stream is not None and uri in self._stream.asked.uris)
 
     async def honours(self, wanted: Wanted) -> Wanted:
         """Return what of these resources and tasks the upstream tells of, once it has said so."""
@@ -266,6 +272,7 @@ class Follower:
             log.debug("upstream %s: no notification stream: %s", self.at.upstream, error)
             return False
         self._accepted = True
+        self._asked_before = Wanted() if before is None else before.asked
         self._stream = stream
         if before is not None:
             if before.lasted >= self._settings.stable:

@@ -392,7 +392,9 @@ class Hub:
             if change.uri is None:
                 told.append(self._audience.all_updated(at))
             else:
-                told.append(self._audience.updated(at, change.uri))
+                follower = self._followers.get(at) if isinstance(at, Followed) else None
+                asked = follower is not None and follower.asks_for(change.uri)
+                told.append(self._audience.updated(at, change.uri, asked=asked))
         self._metrics.notices("coalesced")[0] += sum(known for _, known in told)
 
     # Gaps

@@ -186,6 +186,22 @@ async def test_a_resource_nobody_asked_for_is_told_to_all_who_asked_for_any(
         assert await gateway.counted('notices_total{fate="delivered"}') == 1
 
 
+async def test_what_only_somebody_asked_for_who_left_is_told_to_nobody_else(alpha: ScriptedUpstream) -> None:
+    """L-06, L-21: its upstream is asked for it a while longer, for who leaves may come back at once."""
+    async with (
+        running({"alpha": alpha}, subscriptions={"debounce": 0.5}) as gateway,
+        listening(gateway, uris("alpha+file:///other")) as stream,
+    ):
+        async with listening(gateway, uris("alpha+file:///notes"), id=2):
+            pass
+        await gateway.subscribed(1)
+        (upstream,) = alpha.listens
+        assert upstream.wanted["resourceSubscriptions"] == [NOTES, "file:///other"]
+        await upstream.notify(UPDATED, uri=NOTES)
+        await upstream.notify(UPDATED, uri="file:///other")
+        assert await told(stream) == (UPDATED, "alpha+file:///other")
+
+
 async def test_with_parent_only_what_was_asked_for_is_ever_named(alpha: ScriptedUpstream) -> None:
     """L-21: some clients end a subscription that names what was not acknowledged (A-09)."""
     settings = {"subresources": "parent"}
