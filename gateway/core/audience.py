@@ -6,6 +6,8 @@ gateway's own credential is for everybody, what it says to a caller's for that c
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -13,7 +15,7 @@ from gateway.cache.policy import ancestors
 from gateway.core.router import Namespace
 from gateway.core.subscription import Key, Subscription
 from gateway.protocol.call import Notice, Partition, UpstreamName
-from gateway.protocol.jsonrpc import encode, join
+from gateway.protocol.jsonrpc import Json, Malformed, encode, join, text_of
 from gateway.protocol.subscriptions import Circular, Wanted, circular
 
 _Key = TypeVar("_Key")
@@ -33,6 +35,7 @@ LISTS_OF: Mapping[Kind, tuple[str, ...]] = {
     kind: tuple(method for method, its in KIND_OF.items() if its == kind) for kind in KINDS
 }
 
+_ENDS = frozenset({"completed", "failed", "cancelled"})
 UPDATED = "notifications/resources/updated"
 
 _CHANGED: Mapping[Kind, str] = {kind: f"notifications/{kind}/list_changed" for kind in KINDS}
@@ -61,6 +64,19 @@ class Tracked(NamedTuple):
     at: Followed
     id: str
     tell: Callable[[Notice], Notice | None]
+
+
+@dataclass(slots=True)
+class _Task:
+    """What is known of a task that somebody listens for."""
+
+    heard_by: dict[tuple[Subscription, str], Tracked] = field(default_factory=dict)
+    notices: int = 0
+    """How often its upstream said something of it."""
+    end: str | None = None
+    """The terminal status it was told with."""
+    updated: datetime | None = None
+    """How late the news is that was told."""
 
 
 Show: TypeAlias = Callable[[str, Partition | None, str, UpstreamName], None]
@@ -95,7 +111,7 @@ class Audience:
         self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
         self._uris: dict[Followed, dict[str, dict[Subscription, str]]] = {}
         self._places: dict[Subscription, list[Place]] = {}
-        self._tasks: dict[Followed, dict[str, dict[tuple[Subscription, str], Tracked]]] = {}
+        self._tasks: dict[Followed, dict[str, _Task]] = {}
         self._tracked: dict[Subscription, Mapping[str, Tracked]] = {}
         self._open = 0
 
@@ -146,15 +162,16 @@ class Audience:
 
     def _track(self, stream: Subscription, tasks: Mapping[str, Tracked]) -> None:
         for exposed, tracked in tasks.items():
-            self._tasks.setdefault(tracked.at, {}).setdefault(tracked.id, {})[stream, exposed] = tracked
+            task = self._tasks.setdefault(tracked.at, {}).setdefault(tracked.id, _Task())
+            task.heard_by[stream, exposed] = tracked
         if tasks:
             self._tracked[stream] = tasks
 
     def _displace(self, stream: Subscription) -> None:
         for exposed, tracked in self._tracked.pop(stream, _NO_TASKS).items():
             tasks = self._tasks[tracked.at]
-            del tasks[tracked.id][stream, exposed]
-            if not tasks[tracked.id]:
+            del tasks[tracked.id].heard_by[stream, exposed]
+            if not tasks[tracked.id].heard_by:
                 del tasks[tracked.id]
             if not tasks:
                 del self._tasks[tracked.at]
@@ -206,14 +223,48 @@ class Audience:
         return new, len(streams) - new
 
     def task(self, at: Followed, id: str, notice: Notice) -> bool:
-        """Tell those who asked for a task what its upstream says of it, as each may be told (L-23)."""
+        """Tell those who asked for a task what its upstream says of it, as each may be told (L-23).
+
+        Whether anybody was told. Of a task that ended nothing else is told any more (T-10).
+        """
+        task = self._tasks.get(at, {}).get(id)
+        if task is None:
+            return False
+        task.notices += 1
+        return self._tell_task(task, notice)
+
+    def notices_of(self, at: Followed, id: str) -> int:
+        """Return how often an upstream has said something of a task that somebody listens for."""
+        task = self._tasks.get(at, {}).get(id)
+        return 0 if task is None else task.notices
+
+    def looked(self, at: Followed, id: str, notice: Notice, *, notices: int) -> bool:
+        """Tell how a task was when it was looked at, unless its upstream has said something of it since.
+
+        `notices` is what `notices_of` returned before the look.
+        """
+        task = self._tasks.get(at, {}).get(id)
+        if task is None or task.notices != notices:
+            return False
+        updated = _time(notice.params.get("lastUpdatedAt"))
+        if updated is not None and task.updated is not None and updated < task.updated:
+            return False
+        return self._tell_task(task, notice)
+
+    def _tell_task(self, task: _Task, notice: Notice) -> bool:
+        status = _text(notice.params.get("status"))
+        if task.end is not None and status != task.end:
+            return False
         heard = False
-        for (stream, exposed), tracked in self._tasks.get(at, {}).get(id, {}).items():
+        for (stream, exposed), tracked in task.heard_by.items():
             told = tracked.tell(notice)
             if told is not None:
                 heard = True
                 params = {key: raw for key, raw in told.params.items() if key != "_meta"}
                 stream.tell_large((notice.method, exposed), circular(notice.method, params))
+        if heard:
+            task.end = status if status in _ENDS else None
+            task.updated = _time(notice.params.get("lastUpdatedAt")) or task.updated
         return heard
 
     def tasks_of(self, at: Followed) -> list[str]:
@@ -324,6 +375,21 @@ class Audience:
 
 def _update(uri: str) -> tuple[Key, Circular]:
     return (UPDATED, uri), circular(UPDATED, {"uri": encode(uri)})
+
+
+def _text(raw: Json | None) -> str | None:
+    try:
+        return None if raw is None else text_of(raw)
+    except Malformed:
+        return None
+
+
+def _time(raw: Json | None) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(_text(raw) or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def kinds_of(wanted: Wanted) -> list[Kind]:

@@ -98,7 +98,7 @@ class Follower:
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, None before the first."""
         self._asked_before = Wanted()
-        """What the stream asked for that was replaced by the one there is: its last words may be on their way."""
+        """What the stream asked for that this one replaced: its last words may be on their way still."""
         self._handed_over = False
         self._failures = 0
         self._unsupported = False
@@ -170,7 +170,7 @@ class Follower:
         await self._tried.wait()
 
     def asks_for(self, uri: str) -> bool:
-        """Whether the upstream was asked to tell of this very resource, if for somebody who has left since."""
+        """Whether the upstream was asked to tell of this resource, if for somebody who has left since."""
         return uri in self._asked_before.uris or (self._stream is not None and uri in self._stream.asked.uris)
 
     async def honours(self, wanted: Wanted) -> Wanted:

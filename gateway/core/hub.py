@@ -33,6 +33,7 @@ from gateway.core.lane import Lane
 from gateway.core.refresher import Refresher
 from gateway.core.router import uri_problem
 from gateway.core.subscription import Round, Subscription
+from gateway.core.tasklooks import TaskLooks
 from gateway.protocol.call import (
     Challenge,
     Change,
@@ -124,6 +125,7 @@ class Hub:
         self._expiries: dict[Subscription, asyncio.TimerHandle] = {}
         self._lanes: dict[Followed, Lane] = {}
         self._refresher = Refresher(self._refresh, pause=self._settings.gather, background=background)
+        self._looks = TaskLooks(self._look_at_task, self._audience.tasks_of, background=background)
         self._lacking: dict[tuple[UpstreamName, str], _Lacking] = {}
         self._ears = Ears(self._heard, self._resumed, self._refused, self._idle)
         self._round = Round(metrics.notices("delivered"))
@@ -132,7 +134,7 @@ class Hub:
     def __repr__(self) -> str:
         followers = " | ".join(map(repr, self._followers.values()))
         lanes = " ".join(map(repr, self._lanes.values()))
-        return f"<Hub {self._audience!r} [{followers}] {self._refresher!r} {lanes}>"
+        return f"<Hub {self._audience!r} [{followers}] {self._refresher!r} {self._looks!r} {lanes}>"
 
     def __len__(self) -> int:
         return len(self._audience)
@@ -415,27 +417,28 @@ class Hub:
         for uri in missed or ():
             self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
         if missed is not None:
-            await self._look_at_tasks(at)
+            self._looks.want(at)
 
-    async def _look_at_tasks(self, at: Followed) -> None:
-        """Tell how those tasks are of which something may have been missed; a notice has to say all of it."""
+    async def _look_at_task(self, at: Followed, id: str) -> None:
+        """Tell how a task is of which something may have been missed; a notice has to say all of it."""
         principal = self._principal(at)
         if principal is None:
             return
-        for id in self._audience.tasks_of(at):
-            asked = Request(
-                "tasks/get",
-                {"taskId": encode(id)},
-                capabilities=needed(TASKS),
-                authorization=self._catalogue.forwarded(at.upstream, principal),
-            )
-            try:
+        notices = self._audience.notices_of(at, id)
+        asked = Request(
+            "tasks/get",
+            {"taskId": encode(id)},
+            capabilities=needed(TASKS),
+            authorization=self._catalogue.forwarded(at.upstream, principal),
+        )
+        try:
+            async with asyncio.timeout(self._config.upstreams[at.upstream].list_timeout):
                 members = split((await self._pool.call(at.upstream, asked)).result)
-            except (UpstreamUnavailable, McpError, Challenge, Malformed) as error:
-                log.debug("upstream %s: a task could not be looked at: %s", at.upstream, error)
-                continue
-            params = {key: raw for key, raw in members.items() if key not in ("resultType", "_meta")}
-            self._audience.task(at, id, Notice(_TASK, params))
+        except (UpstreamUnavailable, McpError, Challenge, Malformed, TimeoutError) as error:
+            log.debug("upstream %s: a task could not be looked at: %s", at.upstream, error)
+            return
+        params = {key: raw for key, raw in members.items() if key not in ("resultType", "_meta")}
+        self._audience.looked(at, id, Notice(_TASK, params), notices=notices)
 
     async def _refresh(self, at: Followed, methods: Mapping[str, bool]) -> None:
         """Fetch the lists that clients have seen; the catalogue says which of them are other ones now.

@@ -13,10 +13,12 @@ from tests.support.listening import (
     TOOLS_CHANGED,
     UPDATED,
     listening,
+    quiet,
     told,
 )
 from tests.support.running import Exchange, Running, running
-from tests.support.scripted import META, ScriptedUpstream, error, listen, result, tool
+from tests.support.scripted import META, ScriptedUpstream, error, hang, listen, result, tool
+from tests.support.scripted import Exchange as Asked
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 TASKS = {"extensions": {EXTENSION: {}}}
@@ -231,3 +233,53 @@ async def test_when_nobody_wants_a_task_any_more_it_is_not_asked_for(alpha: Scri
             await alpha.notify(TOOLS_CHANGED)
             assert await told(stream) == (TOOLS_CHANGED, None)
         assert "0 URIs, 0 tasks" in repr(gateway.runtime.hub)
+
+
+async def test_what_is_told_counts_for_more_than_a_look_that_took_its_time(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """T-10: the answer was written before the task ended, and comes afterwards."""
+    answers = asyncio.Event()
+    alpha.on("tasks/get", hang(answers, then=result(task())))
+    id = await create(gateway)
+    async with hear(gateway, {**ids(id), **TOOLS}) as stream:
+        for listen in list(alpha.listens):
+            listen.cut()
+        await alpha.arrived("tasks/get")
+        await alpha.listens[-1].notify(TOLD, **task(status="completed", result={"content": []}))
+        assert await next_task(stream) == (id, "completed")
+        answers.set()
+        await quiet(gateway)
+        await alpha.notify(TOOLS_CHANGED)
+        assert await told(stream) == (TOOLS_CHANGED, None)
+
+
+async def test_a_stream_that_breaks_again_and_again_costs_one_round_of_looks_and_one_more(
+    alpha: ScriptedUpstream,
+) -> None:
+    """B45: eight at a time, before an upstream that is slow to answer."""
+    answers, many = asyncio.Event(), 20
+
+    async def answer(exchange: Asked) -> None:
+        await result(task(exchange.received.params["taskId"]))(exchange)
+
+    alpha.on("tasks/get", hang(answers, then=answer))
+    settings = {"alpha": {"url": alpha.url, "list_timeout": 60}}
+    async with running(settings, subscriptions={"retry": 0.01, "longest_retry": 0.01}) as gateway:
+        created = []
+        for number in range(many):
+            alpha.on("tools/call", result({"resultType": "task", **task(f"t-{number}")}))
+            created.append(await create(gateway))
+        async with hear(gateway, ids(*created)) as stream:
+            for gap in range(1, 6):
+                for listen in list(alpha.listens):
+                    listen.cut()
+                while await gateway.counted("upstream_listen_gaps_total") < gap:  # noqa: ASYNC110 - as below
+                    await asyncio.sleep(0.002)
+            while len(alpha.seen("tasks/get")) < 8:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.002)
+            answers.set()
+            heard = [await next_task(stream) for _ in range(many)]
+            await quiet(gateway)
+            assert {id for id, _ in heard} <= set(created)
+            assert len(alpha.seen("tasks/get")) == 8 + many

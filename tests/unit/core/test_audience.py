@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
-from gateway.core.audience import UPDATED, Audience, Followed, Place
+from gateway.core.audience import UPDATED, Audience, Followed, Place, Tracked
 from gateway.core.router import Namespace
 from gateway.core.subscription import Subscription
 from gateway.protocol.call import Notice, Partition, UpstreamName
+from gateway.protocol.jsonrpc import encode
 from gateway.protocol.subscriptions import Wanted
 
 ALPHA, BETA, OWN = UpstreamName("alpha"), UpstreamName("beta"), UpstreamName("own")
@@ -152,6 +153,33 @@ def test_what_nobody_understands_is_bounded_by_its_size_and_kept_once_for_all() 
     assert sum(len(news.behind) for news in one._pending.values()) < 2**20
     assert all(one._pending[key] is news for key, news in two._pending.items())
     assert max(len(key[1]) for key in one._pending) == 64
+
+
+def test_of_a_task_nothing_older_is_told_than_was_told() -> None:
+    """T-10: a look that took its time saw what is over, and no task comes back from its end."""
+    hall, at = audience(), EVERYBODYS
+    listener = Subscription(b"1", "/mcp", None, Wanted())
+    hall.add(listener, {}, {"T": Tracked(at, "t", lambda notice: notice)})
+
+    def task(status: str, second: int | str = "") -> Notice:
+        time = f"2026-01-01T00:00:0{second}Z" if second != "" else "soon"
+        return Notice("notifications/tasks", {"status": encode(status), "lastUpdatedAt": encode(time)})
+
+    assert hall.task(at, "t", task("working", 5))
+    assert not hall.looked(at, "t", task("working", 9), notices=0)
+    assert not hall.looked(at, "t", task("working", 4), notices=1)
+    assert hall.looked(at, "t", task("working", 5), notices=1)
+    assert hall.looked(at, "t", task("input_required"), notices=1)
+    assert not hall.looked(at, "t", task("working", 4), notices=1)
+    assert hall.looked(at, "t", task("completed", 6), notices=1)
+    assert not hall.task(at, "t", task("working", 7))
+    assert not hall.task(at, "t", task("failed", 7))
+    assert hall.task(at, "t", task("completed", 6))
+    assert hall.notices_of(at, "t") == 4
+    assert b'"completed"' in listener._pending["notifications/tasks", "T"].behind
+    hall.remove(listener)
+    assert not hall.task(at, "t", task("completed", 6))
+    assert not hall.looked(at, "t", task("completed", 6), notices=0)
 
 
 def test_of_who_left_nothing_is_kept() -> None:
