@@ -130,6 +130,7 @@ class Hub:
         self._ears = Ears(self._heard, self._resumed, self._refused, self._idle)
         self._round = Round(metrics.notices("delivered"))
         catalogue.on_found = self._found
+        catalogue.seen.heeded = self._followers
 
     def __repr__(self) -> str:
         followers = " | ".join(map(repr, self._followers.values()))

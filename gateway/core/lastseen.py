@@ -4,12 +4,10 @@ Lists differ by whose credential the upstream sees and by the capabilities they 
 clients who are shown different lists must not look like one list that changes.
 """
 
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from hashlib import sha256
-
-from cachetools import LRUCache
 
 from gateway.core.audience import Followed
 from gateway.core.capabilities import Profile
@@ -31,25 +29,55 @@ class _Seen:
     """Whether clients were told since that it may be another one."""
 
 
-class LastSeen:
-    """The digest of each list by upstream, context, method and capability profile; bounded."""
+@dataclass(slots=True)
+class _Shown:
+    """One list in one context, as it was for each capability profile, the one used last at the end."""
 
-    def __init__(self) -> None:
-        self._seen: LRUCache[tuple[Followed, str, str], _Seen] = LRUCache(_LISTS)
+    by_profile: OrderedDict[str, _Seen]
+    forgot: bool
+    """Whether it was known for profiles that had to make room."""
+
+
+class LastSeen:
+    """The digest of each list by upstream, context, method and capability profile; bounded.
+
+    Whoever has most makes room, so that nobody is forgotten because another shows up in ever new ways. A list
+    that may have been forgotten counts as changed, unless others see just the same.
+    """
+
+    def __init__(self, most: int = _LISTS) -> None:
+        self._most = most
+        self._count = 0
+        self._forgot = False
+        self.heeded: Container[Followed] = ()
+        """The contexts in which somebody listens: elsewhere no change is suspected that is not known."""
+        self._shown: OrderedDict[tuple[Followed, str], _Shown] = OrderedDict()
         self._under_way: Counter[tuple[UpstreamName, str]] = Counter()
         self._ended: dict[tuple[UpstreamName, str], float] = {}
         self._alarms: Counter[tuple[UpstreamName, str]] = Counter()
 
     def __repr__(self) -> str:
-        return f"<LastSeen {len(self._seen)} lists>"
+        return f"<LastSeen {self._count} lists>"
 
     def record(self, at: Followed, method: str, profile: Profile, items: Collection[Item]) -> bool:
-        """Note what a list is now; whether it changed without anybody having been told."""
-        key = (at, method, profile.digest)
-        seen = self._seen.get(key)
+        """Note what a list is now; whether it may have changed without anybody having been told."""
+        shown = self._shown.get((at, method))
+        if shown is None:
+            shown = self._shown[at, method] = _Shown(OrderedDict(), self._forgot)
+        self._shown.move_to_end((at, method))
+        seen = shown.by_profile.get(profile.digest)
         if seen is None:
-            self._seen[key] = _Seen(profile, items, _digest(items))
-            return False
+            new = _Seen(profile, items, _digest(items))
+            changed = (
+                shown.forgot
+                and at in self.heeded
+                and all(its.digest != new.digest for its in shown.by_profile.values())
+            )
+            shown.by_profile[profile.digest] = new
+            self._count += 1
+            self._make_room()
+            return changed
+        shown.by_profile.move_to_end(profile.digest)
         same = seen.items is items or seen.digest == (digest := _digest(items))
         told = seen.told
         if not same:
@@ -61,13 +89,19 @@ class LastSeen:
 
     def tell(self, at: Followed | UpstreamName, method: str) -> None:
         """Note that clients are told of a change of this list: the next look at it is no news."""
-        for (seen_at, seen_method, _), seen in self._seen.items():
+        for (seen_at, seen_method), shown in self._shown.items():
             if seen_method == method and at in (seen_at, seen_at.upstream):
-                seen.told = True
+                for seen in shown.by_profile.values():
+                    seen.told = True
 
     def profiles(self, at: Followed) -> list[tuple[str, Profile]]:
         """Return which lists are known of an upstream in a context, and what they were fetched with."""
-        return [(method, seen.profile) for (its, method, _), seen in self._seen.items() if its == at]
+        return [
+            (method, seen.profile)
+            for (its, method), shown in self._shown.items()
+            if its == at
+            for seen in shown.by_profile.values()
+        ]
 
     def began(self, upstream: UpstreamName, method: str) -> None:
         """Note that a list is being fetched; `ended` must follow."""
@@ -84,11 +118,24 @@ class LastSeen:
         That is so while it is being fetched, and for upstreams whose word proved empty before also when it
         was fetched after `since`. What nobody has seen yet needs no second look.
         """
-        if not any(its == at and its_method == method for its, its_method, _ in self._seen):
+        if (at, method) not in self._shown:
             return False
         key = (at.upstream, method)
         lately = self._ended.get(key, float("-inf")) >= since
         return self._under_way[key] > 0 or (lately and self._alarms[key] >= _TOLERATED)
+
+    def _make_room(self) -> None:
+        if self._count <= self._most:
+            return
+        key, shown = max(
+            self._shown.items(), key=lambda each: len(each[1].by_profile)
+        )  # the oldest of equals
+        shown.by_profile.popitem(last=False)
+        shown.forgot = True
+        self._count -= 1
+        if not shown.by_profile:
+            del self._shown[key]
+            self._forgot = True
 
 
 def _digest(items: Collection[Item]) -> bytes:

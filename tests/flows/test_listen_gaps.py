@@ -167,3 +167,21 @@ async def test_a_slow_upstream_is_looked_at_until_its_share_is_there(alpha: Scri
         clock.advance(10.0)
         assert await told(stream) == (TOOLS_CHANGED, None)
         assert (await gateway.ask("tools/list")).names == ["alpha__a", "beta__b"]
+
+
+async def test_a_change_without_a_word_is_found_however_many_ways_the_list_was_asked_for_in(
+    alpha: ScriptedUpstream,
+) -> None:
+    """What was forgotten for their sake counts as changed."""
+    alpha.capabilities, alpha.ttl_ms = {"tools": {}}, 0
+    async with running({"alpha": alpha}) as gateway, listening(gateway, TOOLS) as stream:
+        gateway.runtime.catalogue.seen._most = 10
+        await gateway.ask("tools/list")
+        for number in range(20):
+            able = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": [f"x/{number}"]}}}
+            await gateway.ask("tools/list", capabilities=able)
+        assert "<LastSeen 10 lists>" in repr(gateway.runtime.catalogue.seen)
+        alpha.tools = [tool("b")]
+        assert (await gateway.ask("tools/list")).names == ["alpha__b"]
+        assert await told(stream) == (TOOLS_CHANGED, None)
+        assert await gateway.counted('notices_total{fate="delivered"}') == 1

@@ -37,6 +37,46 @@ def test_what_another_caller_or_profile_is_shown_is_another_list(seen: LastSeen)
     assert [profile for _, profile in seen.profiles(AT)] == [PLAIN, RICH]
 
 
+def profile(number: int) -> Profile:
+    return Profile(b'{"x":%d}' % number, f"x{number}")
+
+
+def test_whoever_shows_up_in_ever_new_ways_is_forgotten_first() -> None:
+    """And not those who share the bound with it."""
+    seen, ann = LastSeen(10), Followed(ALPHA, Partition("ann"))
+    seen.record(ann, TOOLS, PLAIN, tools("a"))
+    for number in range(100):
+        assert not seen.record(AT, TOOLS, profile(number), tools("a"))
+    assert repr(seen) == "<LastSeen 10 lists>"
+    assert seen.record(ann, TOOLS, PLAIN, tools("b"))
+
+
+def test_a_list_that_may_have_been_forgotten_counts_as_changed() -> None:
+    """Unless others see the same; what was never forgotten is no news the first time."""
+    seen = LastSeen(10)
+    seen.heeded = [AT]
+    seen.record(AT, TOOLS, PLAIN, tools("a"))
+    for number in range(100):
+        seen.record(AT, TOOLS, profile(number), tools("a"))
+    assert not seen.record(AT, TOOLS, RICH, tools("a"))
+    assert seen.record(AT, TOOLS, PLAIN, tools("b"))
+    assert not seen.record(AT, "prompts/list", PLAIN, tools("c"))
+
+
+def test_of_many_callers_the_one_who_has_not_asked_longest_is_forgotten() -> None:
+    """Then a caller's first look may be none."""
+    seen = LastSeen(10)
+    callers = [Followed(ALPHA, Partition(str(number))) for number in range(12)]
+    seen.heeded = callers[:11]
+    for at in callers[:10]:
+        assert not seen.record(at, TOOLS, PLAIN, tools("a"))
+    seen.record(callers[0], TOOLS, PLAIN, tools("a"))
+    assert not seen.record(callers[10], TOOLS, PLAIN, tools("a"))
+    assert [bool(seen.profiles(at)) for at in callers[:3]] == [True, False, True]
+    assert seen.record(callers[1], TOOLS, PLAIN, tools("a"))
+    assert not seen.record(callers[11], TOOLS, PLAIN, tools("a"))  # who does not listen
+
+
 def test_a_change_that_was_told_is_no_news(seen: LastSeen) -> None:
     """The one after it is."""
     seen.record(AT, TOOLS, PLAIN, tools("a"))
