@@ -20,14 +20,17 @@ from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.federation import Federation, namespaces
+from gateway.core.following import Alone, Following
 from gateway.core.hub import Hub
 from gateway.core.pipeline import Pipeline
 from gateway.core.purge import Wish, changes
+from gateway.core.replicas import Replicas
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
+from gateway.support.leases import Leases
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -58,6 +61,7 @@ class Runtime:
     cache: ResponseCache
     catalogue: Catalogue
     hub: Hub
+    following: Following
     pipelines: Mapping[str, Pipeline]
     seal: Seal
     replicated: Replicated | None = None
@@ -77,6 +81,7 @@ class Runtime:
         """End every connection and task."""
         self.stopping.set()
         self.hub.stop()
+        await self.following.close()
         await self.pool.close()
         if self.replicated is not None:
             await self.replicated.close()
@@ -115,7 +120,9 @@ def build(
         clock=clock,
         pace=pace,
     )
-    catalogue = Catalogue(config, pool, cache, metrics, _settings(config, seal), clock=clock)
+    upstream_settings = _settings(config, seal)
+    catalogue = Catalogue(config, pool, cache, metrics, upstream_settings, clock=clock)
+    following = _following(config, shared, seal, background, upstream_settings)
     hub = Hub(
         config,
         pool=pool,
@@ -123,6 +130,7 @@ def build(
         background=background,
         metrics=metrics,
         stopping=stopping,
+        following=following,
     )
     pool.on_change = hub.changed
     server_info = _server_info(config)
@@ -142,8 +150,33 @@ def build(
         for path in config.endpoints
     }
     return Runtime(
-        config, metrics, background, stopping, pool, cache, catalogue, hub, pipelines, seal, shared
+        config,
+        metrics,
+        background,
+        stopping,
+        pool,
+        cache,
+        catalogue,
+        hub,
+        following,
+        pipelines,
+        seal,
+        shared,
     )
+
+
+def _following(
+    config: Config,
+    shared: Replicated | None,
+    seal: Seal,
+    background: Background,
+    settings: Mapping[UpstreamName, str],
+) -> Following:
+    """Return how this process shares the streams of upstreams, where there are others to share them with."""
+    if shared is None:
+        return Alone()
+    leases = Leases(shared.redis, shared.bus, seal, background, life=config.subscriptions.lease)
+    return Replicas(leases, shared.bus, seal, background, settings=settings, slot=shared.generations.slot)
 
 
 def _shared(

@@ -469,6 +469,8 @@ class Subscriptions(Model):
     pending: PositiveSize = 2**20
     """Bytes of tasks' and extensions' notices that may wait for one listener: more of an extension are
     dropped, more of tasks end its stream."""
+    lease: Wait = 5.0
+    """With `cache.redis`: how long the replica that holds a stream may be silent before another does."""
 
 
 class Cors(Model):

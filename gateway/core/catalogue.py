@@ -126,6 +126,8 @@ class Catalogue:
         """The upstreams of which anything may have been cached by this process."""
         self.on_found: Callable[[Followed, str], None] | None = None
         """Told of a list that turned out to be another one, with nobody having said so."""
+        self.on_asking: Callable[[Followed, str], Awaitable[None]] | None = None
+        """Told, and waited for, before a list is asked for."""
         self.revision = 0
         """Moves with everything that `known` would say differently."""
         self._lacking: LRUCache[tuple[UpstreamName, str, Partition | None], float] = LRUCache(_CONTEXTS)
@@ -423,6 +425,8 @@ class Catalogue:
         async def fill() -> Reply:
             self.seen.began(name, method)
             try:
+                if self.on_asking is not None:
+                    await self.on_asking(self.followed(name, caller.principal), method)
                 return await self._pool.call(name, request)
             finally:
                 self.seen.ended(name, method, time.monotonic())

@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
 
 from gateway import config
+from gateway.cache.policy import ancestors
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
 from gateway.core.discover import extends, notifies, subscribes
+from gateway.core.following import Following, Granted, State
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, join
 from gateway.protocol.methods import TASKS
@@ -26,25 +27,11 @@ from gateway.upstream.retrying import Pace
 
 log = logging.getLogger(__name__)
 
-State: TypeAlias = Literal["idle", "connecting", "following", "unsupported", "refused"]
-"""What became of an upstream's stream: not wanted, not there yet, open, not served, credential refused."""
-
 _A_DAY = 86400.0
 _LINGER = 20
 """How many times longer a stream that was asked for too much stays than one that was asked for too little."""
 
 _WITH_TASKS = join({"extensions": join({TASKS: b"{}"})})
-
-
-class Following(Protocol):
-    """Which replica holds an upstream's stream, and how the others hear what it says."""
-
-    def turn(self, at: Followed) -> AbstractAsyncContextManager[bool]:
-        """Wait until this process may hold the stream; whoever loses it is cancelled inside the block.
-
-        Entering says whether another replica heard the upstream until now: then what is cached is still true.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +46,8 @@ class Ears:
     """The upstream refuses the context's own credential, which it had accepted."""
     idle: Callable[["Follower"], None]
     """Nobody has wanted anything of it for a while; it has ended."""
+    missed: Callable[["Follower"], None]
+    """Another replica may have said something that was not heard here."""
 
 
 class Follower:
@@ -84,7 +73,6 @@ class Follower:
         self._ears = ears
         self._settings = settings
         self._pool = pool
-        self._following = following
         self._background = background
         self._metrics = metrics
         self._random = random
@@ -96,21 +84,28 @@ class Follower:
         """The resources and tasks for whose sake the upstream refused a whole listen."""
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
-        """The resources of which the last stream would have told, None before the first."""
+        """The resources of which the last stream would have told, wherever it was, None before the first."""
         self._asked_before = Wanted()
         """What the stream asked for that this one replaced: its last words may be on their way still."""
         self._handed_over = False
+        self._out_of_reach = False
         self._failures = 0
         self._unsupported = False
         self._turned_away = False
         self._accepted = False
-        """Whether the upstream has taken the credential at least once."""
+        """Whether the upstream has taken the credential at least once, here or at another replica."""
         self._stir = asyncio.Event()
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()
         """Set and replaced whenever something was found out."""
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._others = Wanted()
+        self._elsewhere: Granted | None = None
+        """What was last heard of the stream that another replica holds."""
+        self._share = following.share(
+            at, wanted=lambda: self._own, changed=self._shared, missed=lambda: ears.missed(self)
+        )
 
     def __repr__(self) -> str:
         whose = "gateway" if self.at.context is None else "caller"
@@ -118,6 +113,11 @@ class Follower:
 
     @property
     def state(self) -> State:
+        granted = self._share.granted
+        return self._state if granted is None else granted.state
+
+    @property
+    def _state(self) -> State:
         if self._unsupported:
             return "unsupported"
         if self._turned_away:
@@ -127,8 +127,13 @@ class Follower:
         return "connecting" if self._wish() else "idle"
 
     @property
+    def heard_elsewhere(self) -> frozenset[str]:
+        """Of which resources another replica's stream tells, if it is not our own that does."""
+        return frozenset() if self._stream is not None else self._heard_of or frozenset()
+
+    @property
     def wanted(self) -> bool:
-        """Whether anybody still wants anything of it."""
+        """Whether anybody here still wants anything of it."""
         return self._always or bool(self._kinds or self._uris or self._tasks)
 
     def start(self) -> None:
@@ -147,6 +152,7 @@ class Follower:
         self._uris.update(wanted.uris)
         self._tasks.update(wanted.tasks)
         self._turned_away = False
+        self._share.want()
         self.start()
         self._stir.set()
 
@@ -155,7 +161,8 @@ class Follower:
         self._kinds = self._kinds - Counter(kinds_of(wanted))
         _take(self._uris, wanted.uris)
         _take(self._tasks, wanted.tasks)
-        self._unfit &= Wanted(uris=frozenset(self._uris), tasks=frozenset(self._tasks))
+        self._unfit &= self._all
+        self._share.want()
         self._stir.set()
 
     def wake(self) -> None:
@@ -170,8 +177,15 @@ class Follower:
         await self._tried.wait()
 
     def asks_for(self, uri: str) -> bool:
-        """Whether the upstream was asked to tell of this resource, if for somebody who has left since."""
-        return uri in self._asked_before.uris or (self._stream is not None and uri in self._stream.asked.uris)
+        """Whether the upstream was asked to tell of this very resource, if for somebody who has left since.
+
+        Or it was asked, for a client of another replica, to tell of what the resource belongs to.
+        """
+        if uri in self._asked_before.uris or (self._stream is not None and uri in self._stream.asked.uris):
+            return True
+        granted = self._share.granted
+        elsewhere = self._share.others.uris if granted is None else granted.asked.uris
+        return bool(elsewhere) and not elsewhere.isdisjoint((uri, *ancestors(uri)))
 
     async def honours(self, wanted: Wanted) -> Wanted:
         """Return what of these resources and tasks the upstream tells of, once it has said so."""
@@ -179,21 +193,61 @@ class Follower:
         while True:
             if self._unsupported or self._turned_away or not named & self._wish():
                 return Wanted()
-            stream = self._stream
-            if stream is not None and not stream.ended and not named & self._wish() - stream.asked:
-                return named & stream.honoured
+            granted = self._share.granted or self._granted()
+            if granted.state == "following" and not named & self._wish() - granted.asked:
+                return named & granted.honoured
+            if granted.state in ("unsupported", "refused"):
+                return Wanted()
             await self._settled.wait()
+
+    @property
+    def _own(self) -> Wanted:
+        """Return what is wanted here."""
+        tools, prompts, resources = (kind in self._kinds for kind in KINDS)
+        return Wanted(tools, prompts, resources, frozenset(self._uris), frozenset(self._tasks))
+
+    @property
+    def _all(self) -> Wanted:
+        return self._own | self._share.others
 
     def _wish(self) -> Wanted:
         """Return what to ask for: what is wanted, as far as the upstream declared that it tells of it."""
-        discovered = self._pool.discovered(self.at.upstream)
+        wanted, discovered = self._all, self._pool.discovered(self.at.upstream)
         if discovered is None:  # it has said nothing yet: whatever is wanted may be had
-            return Wanted(uris=frozenset(self._uris), tasks=frozenset(self._tasks))
+            return Wanted(uris=wanted.uris, tasks=wanted.tasks)
         told = {kind: notifies(discovered.capabilities, kind) for kind in KINDS}
-        tools, prompts, resources = (told[kind] and (self._always or kind in self._kinds) for kind in KINDS)
-        uris = frozenset(self._uris) if subscribes(discovered.capabilities) else frozenset()
-        tasks = frozenset(self._tasks) if extends(discovered.capabilities, TASKS) else frozenset()
+        tools, prompts, resources = (told[kind] and (self._always or getattr(wanted, kind)) for kind in KINDS)
+        uris = wanted.uris if subscribes(discovered.capabilities) else frozenset()
+        tasks = wanted.tasks if extends(discovered.capabilities, TASKS) else frozenset()
         return Wanted(tools, prompts, resources, uris - self._unfit.uris, tasks - self._unfit.tasks)
+
+    def _granted(self) -> Granted:
+        """Return what our own stream tells of. What is not worth asking for counts as asked in vain."""
+        wish, wanted = self._wish(), self._all
+        if self._unsupported or self._turned_away:
+            return Granted(self._state, wanted | wish)
+        stream = self._stream
+        if stream is None or stream.ended:
+            return Granted(self._state, wanted - wish)
+        return Granted("following", stream.asked | wanted - wish, stream.honoured)
+
+    def _shared(self) -> None:
+        """Take in what other replicas want, or say of the stream that one of them holds."""
+        granted = self._share.granted
+        before, self._elsewhere = self._elsewhere, granted
+        if granted is not None and granted != before:
+            self._asked_before = Wanted() if before is None else before.asked
+            if granted.state != "connecting":
+                self._tried.set()
+            if granted.state == "following":
+                self._heard_of, self._accepted = granted.honoured.uris, True
+            if granted.state == "refused" and self._accepted:
+                self._ears.refused(self)
+        if self._share.holds:
+            self._turned_away = self._turned_away and not self._share.others - self._others
+            self._others = self._share.others
+        self._found_out()
+        self._stir.set()
 
     # The stream
 
@@ -202,14 +256,18 @@ class Follower:
         self._found_out()
         while self.wanted:
             try:
-                async with self._following.turn(self.at) as self._handed_over:
+                async with self._share.turn() as self._handed_over:
                     await self._hold()
             finally:
-                self._drop()
+                self._hang_up()
+            if self._out_of_reach:
+                await self._pause()
+        self._share.close()
         self._ears.idle(self)
 
     async def _hold(self) -> None:
-        """Keep the stream in step with what is wanted, until nothing is any more."""
+        """Keep the stream in step with what is wanted, until nothing is any more, or none is to be had."""
+        self._out_of_reach = False
         while True:
             self._stir.clear()
             stream = self._stream
@@ -235,6 +293,8 @@ class Follower:
             elif not await self._open(wish):
                 self._failures += 1
                 self._tried.set()
+                if self._out_of_reach and self._stream is None:
+                    return  # another replica may get through to it
                 await self._pause()
 
     @property
@@ -270,8 +330,9 @@ class Follower:
             return self._declined(error, wish)
         except UpstreamUnavailable as error:
             log.debug("upstream %s: no notification stream: %s", self.at.upstream, error)
+            self._out_of_reach = True
             return False
-        self._accepted = True
+        self._accepted, self._out_of_reach = True, False
         self._asked_before = Wanted() if before is None else before.asked
         self._stream = stream
         if before is not None:
@@ -320,11 +381,16 @@ class Follower:
 
     def _drop(self) -> None:
         if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+            self._hang_up()
             self._heard_of = frozenset()
 
+    def _hang_up(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
     def _found_out(self) -> None:
+        self._share.grant(self._granted())
         self._settled.set()
         self._settled = asyncio.Event()
 

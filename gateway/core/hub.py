@@ -9,9 +9,9 @@ import asyncio
 import logging
 import random as chance
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from gateway.config import Config
 from gateway.core.audience import (
@@ -28,8 +28,10 @@ from gateway.core.audience import (
 from gateway.core.capabilities import needed
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.federation import namespaces
-from gateway.core.follower import Ears, Follower, Following
+from gateway.core.follower import Ears, Follower
+from gateway.core.following import TASK, Alone, Aside, Digests, Following, Found, Gap, Looking, Lost, Said
 from gateway.core.lane import Lane
+from gateway.core.lastseen import Findings
 from gateway.core.refresher import Refresher
 from gateway.core.router import uri_problem
 from gateway.core.subscription import Round, Subscription
@@ -59,17 +61,7 @@ _MOST_LACKING = 10_000
 _MOST_PROFILES = 8
 """More ways than this in which clients see one list are not looked at anew; all are told instead."""
 
-_TASK = "notifications/tasks"
 _CHANGED: Mapping[str, str] = {f"notifications/{kind}/list_changed": LISTS_OF[kind][0] for kind in KINDS}
-
-
-class Alone:
-    """The only replica: whatever is to be followed, it follows."""
-
-    @asynccontextmanager
-    async def turn(self, at: Followed) -> AsyncIterator[bool]:
-        """Hold the stream for as long as it likes; nothing was cached before this process began."""
-        yield True
 
 
 @dataclass(slots=True)
@@ -127,10 +119,14 @@ class Hub:
         self._refresher = Refresher(self._refresh, pause=self._settings.gather, background=background)
         self._looks = TaskLooks(self._look_at_task, self._audience.tasks_of, background=background)
         self._lacking: dict[tuple[UpstreamName, str], _Lacking] = {}
-        self._ears = Ears(self._heard, self._resumed, self._refused, self._idle)
+        self._ears = Ears(self._heard, self._resumed, self._refused, self._idle, self._missed)
+        self._findings = Findings()
+        self._resuming: set[asyncio.Task[None]] = set()
+        self._following.hear(self._relayed)
         self._round = Round(metrics.notices("delivered"))
         catalogue.on_found = self._found
         catalogue.seen.heeded = self._followers
+        catalogue.on_asking = self._asking
 
     def __repr__(self) -> str:
         followers = " | ".join(map(repr, self._followers.values()))
@@ -167,6 +163,8 @@ class Hub:
         """Return once it is known of every upstream that answers whether it can be followed."""
         for follower in list(self._followers.values()):
             await follower.settled()
+        for resuming in list(self._resuming):
+            await asyncio.wait([resuming])
 
     # Clients
 
@@ -301,7 +299,12 @@ class Hub:
         await self._catalogue.changed(change)
         if change.cause == "reconnect":
             self._back(change.upstream)
-        elif change.partition is not None:
+        else:
+            self._spread(change)
+            self._following.relay(Followed(change.upstream, None), Aside(change))
+
+    def _spread(self, change: Change) -> None:
+        if change.partition is not None:
             for kind in KINDS:
                 if change.method is None or KIND_OF.get(change.method) == kind:
                     self._audience.list_changed_for(change.upstream, kind, change.partition)
@@ -325,24 +328,46 @@ class Hub:
             if uri is not None and uri_problem(uri) is None:  # the longest would be kept for each stream
                 self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
                 return
-        elif notice.method == _TASK:
-            id = _text(notice.params.get("taskId"))
-            if id is not None and self._audience.task(at, id, notice):
+        elif notice.method == TASK:
+            self._following.relay(at, notice)
+            if self._task(at, notice):
                 return
         elif notice.method in _CHANGED:
             self._lane(at).add(Change(at.upstream, _CHANGED[notice.method]))
             return
         else:
-            hearing, lost = self._audience.foreign(at, notice)
-            self._metrics.notices("dropped")[0] += lost
-            if hearing:
+            self._following.relay(at, notice)
+            if self._foreign(at, notice):
                 return
         self._metrics.dropped(at.upstream, "notification")
+
+    def _foreign(self, at: Followed, notice: Notice) -> bool:
+        hearing, lost = self._audience.foreign(at, notice)
+        self._metrics.notices("dropped")[0] += lost
+        return bool(hearing)
+
+    def _task(self, at: Followed, notice: Notice) -> bool:
+        id = _text(notice.params.get("taskId"))
+        return id is not None and self._audience.task(at, id, notice)
 
     def _found(self, at: Followed, method: str) -> None:
         """Take in that a list is another one than when it was last fetched."""
         log.info("upstream %s: %s changed without a word", at.upstream, method)
-        self._lane(at).add(self._unsaid(at, method))
+        change = self._unsaid(at, method)
+        self._findings.note(at, change.method, self._digests(at, change))
+        self._lane(at).add(change)
+
+    async def _asking(self, at: Followed, method: str) -> None:
+        """Let the other replicas know that an upstream is asked which cries change when it is (B45).
+
+        Whoever hears it has the word of the change after this one: this was said before, and a change is told
+        when every replica has confirmed to have forgotten.
+        """
+        if self._catalogue.seen.suspects(at.upstream, method):
+            await self._following.warn(at, Looking(method, self._config.upstreams[at.upstream].list_timeout))
+
+    def _digests(self, at: Followed, change: Change) -> Digests:
+        return self._catalogue.seen.digests(at, LISTS_OF[KIND_OF[change.method or ""]])
 
     def _unsaid(self, at: Followed, method: str) -> Change:
         """Return the change of a list that its upstream did not speak of; it is about one context only."""
@@ -365,6 +390,44 @@ class Hub:
     async def _settle(self, at: Followed, change: Change) -> None:
         await self._catalogue.changed(change)
         self._tell(at, change)
+        if change.cause != "catalogue":
+            self._findings.forget(at, change.method)
+            self._following.relay(at, change)
+        elif self._findings.noted(at, change.method):
+            digests = self._digests(at, change)
+            self._findings.note(at, change.method, digests)
+            self._following.relay(at, Found(change, digests))
+
+    def _relayed(self, at: Followed, said: Said) -> None:
+        """Take in what another replica says, after every cache has forgotten it."""
+        match said:
+            case Change():
+                self._findings.forget(at, said.method)
+                self._tell(at, said)
+            case Aside(change):
+                self._spread(change)
+            case Found(change, digests):
+                if not self._findings.known(at, change.method, digests):
+                    self._findings.note(at, change.method, digests)
+                    self._tell(at, change)
+            case Notice(method):
+                if method == TASK:
+                    self._task(at, said)
+                else:
+                    self._foreign(at, said)
+            case Lost(method):
+                if method == TASK:
+                    self._looks.want(at)
+                else:
+                    self._metrics.notices("dropped")[0] += 1
+            case Gap():
+                follower = self._followers.get(at)
+                self._look_back(at, follower.heard_elsewhere if follower is not None else (), urgent=True)
+                self._looks.want(at)
+            case Looking(method, lasts):
+                self._catalogue.seen.looked(at.upstream, method, time.monotonic() + lasts)
+            case _:
+                assert_never(said)
 
     def _tell(self, at: Followed | UpstreamName, change: Change) -> None:
         """Tell the clients of a change, unless it may be none: then its list is looked at first."""
@@ -407,18 +470,30 @@ class Hub:
         name = follower.at.upstream
         if missed is None and handed_over and name not in self._catalogue.asked:
             return  # nothing was cached that could be outdated
-        self._background.start(self._resume(follower.at, missed), name=f"resume {name}")
+        resuming = self._background.start(self._resume(follower.at, missed), name=f"resume {name}")
+        self._resuming.add(resuming)
+        resuming.add_done_callback(self._resuming.discard)
 
     async def _resume(self, at: Followed, missed: frozenset[str] | None) -> None:
         # A caller's first stream says nothing about what is cached for others.
         whose = at.context if missed is None else None
         await self._catalogue.changed(Change(at.upstream, cause="reconnect", partition=whose))
-        self._recovered(at.upstream, KIND_OF)
-        self._refresher.want(at, KIND_OF, owed=True, urgent=True)
-        for uri in missed or ():
-            self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
+        self._look_back(at, missed or (), urgent=True)
+        self._following.relay(at, Gap())
         if missed is not None:
             self._looks.want(at)
+
+    def _missed(self, follower: Follower) -> None:
+        """Take in that another replica may have said something unheard; the caches know what they missed."""
+        self._look_back(follower.at, follower.heard_elsewhere, urgent=False)
+        self._looks.want(follower.at)
+
+    def _look_back(self, at: Followed, uris: Iterable[str], *, urgent: bool) -> None:
+        """Find out what may have changed unheard, and tell of the resources, which nobody can compare."""
+        self._recovered(at.upstream, KIND_OF)
+        self._refresher.want(at, KIND_OF, owed=True, urgent=urgent)
+        for uri in uris:
+            self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
 
     async def _look_at_task(self, at: Followed, id: str) -> None:
         """Tell how a task is of which something may have been missed; a notice has to say all of it."""
@@ -439,7 +514,7 @@ class Hub:
             log.debug("upstream %s: a task could not be looked at: %s", at.upstream, error)
             return
         params = {key: raw for key, raw in members.items() if key not in ("resultType", "_meta")}
-        self._audience.looked(at, id, Notice(_TASK, params), notices=notices)
+        self._audience.looked(at, id, Notice(TASK, params), notices=notices)
 
     async def _refresh(self, at: Followed, methods: Mapping[str, bool]) -> None:
         """Fetch the lists that clients have seen; the catalogue says which of them are other ones now.

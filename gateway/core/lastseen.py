@@ -5,9 +5,11 @@ clients who are shown different lists must not look like one list that changes.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+
+from cachetools import LRUCache
 
 from gateway.core.audience import Followed
 from gateway.core.capabilities import Profile
@@ -103,6 +105,15 @@ class LastSeen:
             for seen in shown.by_profile.values()
         ]
 
+    def digests(self, at: Followed, methods: Collection[str]) -> Mapping[bytes, bytes]:
+        """Return what these lists look like in a context, by method and what they were fetched with."""
+        return {
+            f"{method} {profile}".encode(): seen.digest
+            for method in methods
+            if (at, method) in self._shown
+            for profile, seen in self._shown[at, method].by_profile.items()
+        }
+
     def began(self, upstream: UpstreamName, method: str) -> None:
         """Note that a list is being fetched; `ended` must follow."""
         self._under_way[upstream, method] += 1
@@ -110,7 +121,15 @@ class LastSeen:
     def ended(self, upstream: UpstreamName, method: str, now: float) -> None:
         """Note that it was fetched, or was not to be had."""
         self._under_way[upstream, method] -= 1
-        self._ended[upstream, method] = now
+        self.looked(upstream, method, now)
+
+    def looked(self, upstream: UpstreamName, method: str, until: float) -> None:
+        """Note until when it is being fetched, or was, by whichever replica."""
+        self._ended[upstream, method] = until
+
+    def suspects(self, upstream: UpstreamName, method: str) -> bool:
+        """Whether the last alarm of an upstream proved false."""
+        return self._alarms[upstream, method] > 0
 
     def doubts(self, at: Followed, method: str, *, since: float) -> bool:
         """Whether word of a change may mean nothing but that the list was asked for (B45).
@@ -136,6 +155,33 @@ class LastSeen:
         if not shown.by_profile:
             del self._shown[key]
             self._forgot = True
+
+
+class Findings:
+    """Which lists were found to be other ones without a word: each is told once, whoever finds it."""
+
+    def __init__(self) -> None:
+        self._found: LRUCache[tuple[Followed, str | None], Mapping[bytes, bytes]] = LRUCache(_LISTS)
+
+    def __repr__(self) -> str:
+        return f"<Findings {len(self._found)}>"
+
+    def note(self, at: Followed, method: str | None, digests: Mapping[bytes, bytes]) -> None:
+        """Note that clients are told of it, and what it looks like."""
+        self._found[at, method] = digests
+
+    def forget(self, at: Followed, method: str | None) -> None:
+        """Note that its upstream told of a change: what was found before is not what it is now."""
+        self._found.pop((at, method), None)
+
+    def noted(self, at: Followed, method: str | None) -> bool:
+        """Whether anything was found."""
+        return (at, method) in self._found
+
+    def known(self, at: Followed, method: str | None, digests: Mapping[bytes, bytes]) -> bool:
+        """Whether this is what clients were told of already."""
+        found = self._found.get((at, method), {})
+        return any(found.get(what) == digest for what, digest in digests.items())
 
 
 def _digest(items: Collection[Item]) -> bytes:

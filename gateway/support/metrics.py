@@ -97,6 +97,7 @@ REDIS_OPERATIONS = frozenset(
         "tell",
         "lead",
         "release",
+        "share",
         "scope",
     }
 )

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ import pytest
 import pytest_asyncio
 
 from gateway import app
-from tests.support.processes import Program, gateway
+from tests.support.listening import TOOLS, TOOLS_CHANGED, listening, told
+from tests.support.processes import Program, gateway, text_of
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Reachable
 from tests.support.scripted import Exchange, ScriptedUpstream, result, tool
@@ -312,3 +313,105 @@ async def test_a_process_that_dies_in_a_fetch_delays_nobody(three: House) -> Non
         await three.becomes("b", told_by=one)
         for each in three.processes:
             assert await each.names() == ["alpha__b"]
+
+
+# One stream
+
+
+@contextmanager
+def following(redis: RedisServer, alpha: ScriptedUpstream) -> Iterator[Process]:
+    """Run a process that shares the stream of an upstream which sees the gateway's own credential."""
+    more = (
+        f"cache: {{redis: '{redis.url}', redis_timeout: 500ms}}\n"
+        "secrets: {keys: [0123456789abcdef-key]}\n"
+        "subscriptions: {lease: 1s, retry: 100ms, acknowledge: 15s}"
+    )
+    with gateway(f"{{alpha: '{alpha.url}'}}", more) as running:
+        yield Process(app.Addresses((running.endpoint,), running.admin), running.program)
+
+
+async def holder_of(alpha: ScriptedUpstream, processes: Iterable[Process]) -> Process:
+    """Wait until there is one stream, and return who holds it, as its metrics say."""
+    while True:
+        holding = [one for one in processes if await counted(one, "upstream_listens{") == 1]
+        if len(holding) == len(alpha.listens) == 1:
+            return holding[0]
+        await asyncio.sleep(0.02)
+
+
+async def counted(one: Process, sample: str) -> float:
+    """Return the value of the metric line that begins so."""
+    assert one.addresses.admin is not None
+    text = await asyncio.to_thread(text_of, f"{one.addresses.admin}/metrics")
+    found = [line for line in text.splitlines() if line.startswith(f"mcp_gateway_{sample}")]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sharers(house: House) -> AsyncIterator[tuple[ScriptedUpstream, list[Process], ExitStack]]:
+    """Run three processes that share the stream of an upstream of their own; whoever holds it is first."""
+    async with ScriptedUpstream(tools=[tool("a")], resources=[{"uri": "a:1", "name": "one"}]) as alpha:
+        with ExitStack() as stack:
+            starting = [following(house.redis, alpha) for _ in range(3)]
+            entered = (asyncio.to_thread(stack.enter_context, one) for one in starting)
+            processes = list(await asyncio.gather(*entered))
+            holder = await holder_of(alpha, processes)
+            yield alpha, sorted(processes, key=lambda one: one is not holder), stack
+
+
+Sharers = tuple[ScriptedUpstream, list[Process], ExitStack]
+
+
+async def test_a_holder_that_is_killed_is_replaced(sharers: Sharers) -> None:
+    """The next change is heard by the clients of the others, and what was missed is; one stream remains."""
+    alpha, (holder, *others), _ = sharers
+    async with AsyncExitStack() as clients:
+        streams = [await clients.enter_async_context(listening(one, TOOLS)) for one in others]
+        for one in others:
+            assert await one.names() == ["alpha__a"]
+        await alpha.notify(TOOLS_CHANGED)
+        for stream in streams:
+            assert await told(stream) == (TOOLS_CHANGED, None)
+        for one in others:
+            await one.names()
+        holder.signal(signal.SIGKILL)
+        await alpha.unlistened()
+        alpha.tools = [tool("missed")]
+        for stream, one in zip(streams, others, strict=True):
+            assert await told(stream) == (TOOLS_CHANGED, None)
+            assert await one.names() == ["alpha__missed"]
+        await holder_of(alpha, others)
+        alpha.tools = [tool("next")]
+        await alpha.notify(TOOLS_CHANGED)
+        for stream, one in zip(streams, others, strict=True):
+            assert await told(stream) == (TOOLS_CHANGED, None)
+            assert await one.names() == ["alpha__next"]
+
+
+async def test_a_holder_that_sleeps_is_replaced_and_makes_no_trouble_when_it_wakes(sharers: Sharers) -> None:
+    """It says nothing in the others' name any more, hears of them again, and its own clients know all."""
+    alpha, (holder, *others), _ = sharers
+    async with AsyncExitStack() as clients:
+        streams = [await clients.enter_async_context(listening(one, TOOLS)) for one in (*others, holder)]
+        for one in (holder, *others):
+            await one.names()
+        (asleep,) = alpha.listens
+        holder.signal(signal.SIGSTOP)
+        try:
+            await alpha.listening(2)
+            alpha.tools = [tool("b")]
+            await alpha.listens[-1].notify(TOOLS_CHANGED)
+            for stream, one in zip(streams, others, strict=False):
+                assert await told(stream) == (TOOLS_CHANGED, None)
+                assert await one.names() == ["alpha__b"]
+            await asleep.notify(TOOLS_CHANGED)
+        finally:
+            holder.signal(signal.SIGCONT)
+        assert await told(streams[-1]) == (TOOLS_CHANGED, None)
+        assert await holder.names() == ["alpha__b"]
+        assert await holder_of(alpha, (holder, *others)) in others
+        alpha.tools = [tool("c")]
+        await alpha.notify(TOOLS_CHANGED)
+        for stream, one in zip(streams, (*others, holder), strict=True):
+            while (await one.names()) != ["alpha__c"]:
+                assert await told(stream) == (TOOLS_CHANGED, None)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.running import Exchange, Running
+from tests.support.running import Exchange, Reachable, Running
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -21,7 +21,7 @@ EVERY_LIST = {"toolsListChanged": True, "promptsListChanged": True, "resourcesLi
 
 @asynccontextmanager
 async def listening(
-    gateway: Running, wanted: Mapping[str, Any], granted: Mapping[str, Any] | None = None, **options: Any
+    gateway: Reachable, wanted: Mapping[str, Any], granted: Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[Exchange]:
     """Open a listen; its first message must grant this much, by default all that it wants (L-03)."""
     async with gateway.open("subscriptions/listen", {"notifications": wanted}, **options) as stream:

@@ -95,6 +95,12 @@ def status_of(url: str) -> int | None:
         return None
 
 
+def text_of(url: str) -> str:
+    """Return what a GET is answered with."""
+    with _DIRECTLY.open(url, timeout=10) as response:
+        return str(response.read().decode())
+
+
 def wait_for(url: str, program: Program, status: int = 200, timeout: float = 15) -> None:
     """Return once `url` answers with this status; raises NotReady."""
     _wait_until(lambda: status_of(url) == status, url, program, timeout)
