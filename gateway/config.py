@@ -422,7 +422,9 @@ class Limits(Model):
     depth: Depth = 200
     """How deep JSON may nest."""
     streams_per_caller: Count = 1000
-    """Listen streams open at once per caller."""
+    """Listen streams open at once per caller with a token."""
+    anonymous_streams: Count = 10_000
+    """The same for all callers without a token together, who cannot be told apart."""
     stalled_listener: Wait = 10.0
     """How long a listener may read nothing before its stream is cut."""
     page_size: Count = 1000
@@ -471,6 +473,14 @@ class Subscriptions(Model):
     dropped, more of tasks end its stream."""
     lease: Wait = 5.0
     """With `cache.redis`: how long the replica that holds a stream may be silent before another does."""
+
+    @model_validator(mode="after")
+    def _pauses_grow(self) -> Self:
+        if self.longest_retry < self.retry:
+            raise ValueError(
+                "longest_retry is the longest pause, so it cannot be shorter than retry, the first"
+            )
+        return self
 
 
 class Cors(Model):
@@ -539,6 +549,14 @@ class Config(Model):
     """What is written to stderr."""
     secrets: Secrets = Secrets()
     """What handed-out tokens are sealed with."""
+
+    @field_validator("extensions")
+    @classmethod
+    def _extensions_once(cls, extensions: list[str]) -> list[str]:
+        for index, extension in enumerate(extensions):
+            if extension in extensions[:index]:
+                raise ValueError(f"{extension} is listed twice")
+        return extensions
 
     @model_validator(mode="before")
     @classmethod

@@ -472,8 +472,10 @@ class HttpFront:
         self, site: _Site, pipeline: Pipeline, call: Call, principal: Principal, responder: Responder
     ) -> Outcome:
         caller = principal.partition
-        if self._listens[caller] >= site.limits.streams_per_caller:
-            raise McpError(INTERNAL_ERROR, "Too many open streams; `limits.streams_per_caller` allows more")
+        # Whoever shows no token is the same caller as all others who do not.
+        limit = "anonymous_streams" if caller is None else "streams_per_caller"
+        if self._listens[caller] >= getattr(site.limits, limit):
+            raise McpError(INTERNAL_ERROR, f"Too many open streams; `limits.{limit}` allows more")
         self._listens[caller] += 1
         try:
             ended = outcome(await pipeline.listen(call, principal, responder), id=call.id)

@@ -99,6 +99,8 @@ _OF_CLIENTS = frozenset({"elicitation/create", "roots/list", "sampling/createMes
 """What servers ask of clients; no server is asked for it."""
 _OURS = frozenset(name.casefold() for name in {*METHODS, *LEGACY_METHODS, *_OF_CLIENTS})
 _OUR_PREFIXES = ("notifications/", "tasks/")
+RESERVED = frozenset(name.partition("/")[0] for name in {*_OURS, *_OUR_PREFIXES})
+"""How the specification's own methods begin: no extension's does (K-08)."""
 
 
 def is_foreign(method: str) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
 
-from gateway.protocol.methods import METHODS, is_foreign
+from gateway.protocol.methods import METHODS, RESERVED, is_foreign
 from gateway.settings.redis_url import parse_redis_url
 from gateway.settings.tls import check_authorities
 
@@ -321,7 +321,7 @@ def _extension_id(value: str) -> str:
 def _method_pattern(value: str) -> str:
     if not re.fullmatch(_METHOD_PATTERN, value):
         raise ValueError("expected a method of an extension: com.example.search/query, com.example.search/*")
-    if not is_foreign(value):
+    if not is_foreign(value) or value.partition("/")[0].casefold() in RESERVED:
         raise ValueError("the gateway serves this method itself, or nobody does")
     return value
 

@@ -99,6 +99,20 @@ async def test_too_many_listens_are_refused_before_the_acknowledgement(alpha: Sc
             pass
 
 
+async def test_callers_without_a_token_share_a_limit_of_their_own(alpha: ScriptedUpstream) -> None:
+    """L-09: all of them look like one caller."""
+    limits = {"streams_per_caller": 1, "anonymous_streams": 2}
+    async with (
+        running({"alpha": alpha}, limits=limits) as gateway,
+        listening(gateway, TOOLS),
+        listening(gateway, TOOLS),
+        listening(gateway, TOOLS, token="A"),
+    ):
+        refused = await gateway.ask("subscriptions/listen", {"notifications": TOOLS})
+        assert refused.code == -32603
+        assert "limits.anonymous_streams" in refused.error["message"]
+
+
 async def test_an_empty_wish_is_acknowledged_and_kept_open(alpha: ScriptedUpstream, gateway: Running) -> None:
     """L-08."""
     async with listening(gateway, {}) as stream:
