@@ -23,6 +23,7 @@ from gateway.core.shapes import (
     Shape,
     UriSpace,
     changes_of,
+    is_array,
     is_object,
     object_pieces,
 )
@@ -36,6 +37,7 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
+    items,
     join,
     split,
     text_of,
@@ -44,6 +46,7 @@ from gateway.protocol.methods import METHODS
 from gateway.support.seal import Seal, SealBroken, SealTooLarge
 
 _PURPOSE = "requestState"
+_MODES = frozenset({"form", "url"})
 _INPUT = frozenset({"inputResponses", "requestState"})
 
 _TOOL = Shape(
@@ -263,7 +266,20 @@ def _requests(members: Members) -> Members | None:
         params = split(request).get("params")
         if not (is_object(params) or (method == "roots/list" and is_null(params))):
             raise InvalidResult(f"a request for {method} has no params")
+        if params is not None and is_object(params):
+            _check_params(method, split(params))
     return requests
+
+
+def _check_params(method: str, params: Members) -> None:
+    """Raise for what says which client could answer, where it makes no sense."""
+    mode = params.get("mode")
+    if method == "elicitation/create" and not is_null(mode) and text_of(mode) not in _MODES:
+        raise InvalidResult("an elicitation is neither a form nor a URL")
+    if method == "sampling/createMessage":
+        messages = params.get("messages")
+        if messages is None or not is_array(messages) or not all(map(is_object, items(messages))):
+            raise InvalidResult("a sampling request's messages are no array of objects")
 
 
 def _state(members: Members) -> str | None:

@@ -67,6 +67,7 @@ from gateway.support.seal import Seal, SealBroken
 from gateway.upstream.pool import UpstreamPool
 
 _CURSOR_TTL = 600.0
+_REPLACED = "\ufffd"
 _PROFILES = 1024
 _LONGEST_PROFILE = 4096
 
@@ -216,18 +217,27 @@ class Pipeline:
         }
 
     async def _places(self, uris: frozenset[str], caller: Caller, deadline: float) -> dict[str, Place]:
-        """Return where these resources lead; what nobody could own is left out."""
+        """Return where these resources lead; what nobody could own is left out.
+
+        So is a second spelling of one resource, of which the client is told under the first, and what holds
+        the mark of a character that was none: that is not what the client wrote.
+        """
         places: dict[str, Place] = {}
+        taken: set[Place] = set()
         for uri in sorted(uris)[: self._config.subscriptions.uris_per_stream]:
-            if uri_problem(uri) is not None:
+            if uri_problem(uri) is not None or _REPLACED in uri:
                 continue
             try:
                 async with asyncio.timeout_at(deadline):
                     found = await self._directory.owner(uri, caller)
             except TimeoutError:
                 found = self._directory.known_owner(uri, caller)
-            if found is not None:
-                places[uri] = Place(self._catalogue.followed(found[0], caller.principal), found[1])
+            if found is None or not found[1]:
+                continue
+            place = Place(self._catalogue.followed(found[0], caller.principal), found[1])
+            if place not in taken:
+                taken.add(place)
+                places[uri] = place
         return places
 
     async def tools(self) -> tuple[dict[str, Target], list[str]]:

@@ -226,7 +226,6 @@ async def test_nulls_of_optional_members_are_left_out(alpha):
         ({}, {"who": form()}, {"elicitation": {"form": {}}}),
         ({"elicitation": {}}, {"v": form(mode="url", url="https://a.example")}, {"elicitation": {"url": {}}}),
         ({"elicitation": {"url": {}}}, {"who": form()}, {"elicitation": {"form": {}}}),
-        ({"elicitation": {"form": {}}}, {"who": form(mode="voice")}, {"elicitation": {"voice": {}}}),
         ({"elicitation": {}}, {"s": sampling(TEXT)}, {"sampling": {}}),
         (
             {"sampling": {}},
@@ -245,6 +244,26 @@ async def test_what_the_client_did_not_declare_is_not_asked_of_it(alpha, declare
         assert answer.error["data"] == {"requiredCapabilities": missing}
         assert await gateway.counted('dropped_total{upstream="alpha",what="response"}') == 1
     assert "not offered to it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        form(mode="voice"),
+        form(mode=5),
+        {"method": "sampling/createMessage", "params": {"maxTokens": 5}},
+        {"method": "sampling/createMessage", "params": {"messages": "no", "maxTokens": 5}},
+        {"method": "sampling/createMessage", "params": {"messages": ["no"], "maxTokens": 5}},
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_no_answer(alpha, request_):
+    """M-02: whatever the client declared, the fault is the upstream's."""
+    async with running({"alpha": alpha}) as gateway:
+        alpha.on("tools/call", asks({"q": request_}))
+        for declared in ({}, {"elicitation": {"form": {}, "url": {}}, "sampling": {}}):
+            answer = await gateway.ask("tools/call", DEPLOY, capabilities=declared)
+            assert answer.code == -32603
+        assert await gateway.counted('dropped_total{upstream="alpha",what="response"}') == 2
 
 
 async def test_an_upstream_hears_what_this_client_declared_and_no_other_did(alpha):

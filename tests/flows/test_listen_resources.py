@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.listening import EVERY_LIST, TOOLS, UPDATED, listening, told, uris
+from tests.support.listening import EVERY_LIST, TOOLS, TOOLS_CHANGED, UPDATED, listening, told, uris
 from tests.support.running import Running, running
 from tests.support.scripted import ScriptedUpstream, error, hang, listen, tool
 
@@ -144,7 +144,7 @@ async def test_what_belongs_to_nobody_here_is_not_promised(alpha: ScriptedUpstre
         ScriptedUpstream(resources=[resource(NOTES)]) as beta,
         running({"alpha": alpha, "beta": beta}, endpoints=endpoints) as gateway,
     ):
-        odd = uris("beta+file:///notes", "gamma+file:///notes", "alpha+a\nb", "")
+        odd = uris("beta+file:///notes", "gamma+file:///notes", "alpha+a\nb", "", "alpha+", "alpha+a:\ufffd")
         async with listening(gateway, odd, {}):
             pass
 
@@ -160,6 +160,20 @@ async def test_a_uri_left_as_it_is_leads_to_who_listed_it(alpha: ScriptedUpstrea
         assert {**EVERY_LIST, **uris(page)} in [one.wanted for one in beta.listens]
         await beta.notify(UPDATED, uri=page)
         assert await told(stream) == (UPDATED, page)
+
+
+async def test_of_two_spellings_of_one_resource_one_is_promised_and_told(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-04, L-06: what is told is what was promised, and once."""
+    page = "https://example.com/page"
+    alpha.resources = [resource(page)]
+    both = uris(f"alpha+{page}", page)
+    async with listening(gateway, {**TOOLS, **both}, {**TOOLS, **uris(f"alpha+{page}")}) as stream:
+        await alpha.notify(UPDATED, uri=page)
+        assert await told(stream) == (UPDATED, f"alpha+{page}")
+        await alpha.notify(TOOLS_CHANGED)
+        assert await told(stream) == (TOOLS_CHANGED, None)
 
 
 async def test_a_part_of_a_resource_is_told_to_who_asked_for_the_whole(
