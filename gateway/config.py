@@ -378,7 +378,9 @@ class Cache(Model):
     redis_tls: RedisTls = RedisTls()
     """How a rediss:// address is trusted."""
     redis_timeout: Wait = 0.05
-    """The longest a request waits for Redis; then it goes on without."""
+    """The longest one question to Redis is waited for; then it goes on without."""
+    redis_budget: Wait = 0.25
+    """The longest one request waits for Redis altogether, but no less than `redis_timeout`."""
     redis_prefix: KeyPrefix = "mcpgw"
     """How its keys and channels begin."""
     redis_entry: PositiveSize = 4 * 2**20

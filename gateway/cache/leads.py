@@ -22,7 +22,7 @@ from gateway.cache.policy import Key, upstream_of
 from gateway.cache.redis_generations import RedisGenerations
 from gateway.protocol.call import UpstreamName
 from gateway.support.bus import Bus
-from gateway.support.redis import Script, SharedRedis
+from gateway.support.redis import Script, SharedRedis, no_redis_budget
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
@@ -196,7 +196,8 @@ class Leads:
     async def _let_go(self, claim: _Claim, turn: Turn) -> None:
         scope = {True: "public", False: "private", None: ""}[turn.public]
         life = int((turn.ttl + _NOTED) * 1000)
-        answer = await self._redis.run(RELEASE, claim.keys, [claim.me, scope, life])
+        with no_redis_budget():  # the others wait for this
+            answer = await self._redis.run(RELEASE, claim.keys, [claim.me, scope, life])
         self._wake(claim.lead)  # one may wait here: a fetch that all had left may have been begun anew
         if answer is not None and answer[0]:
             # After letting go: who asks now leads, who asked before hears this.

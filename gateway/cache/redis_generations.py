@@ -6,7 +6,8 @@ count that anybody still remembers, and all results from before count as stale.
 
 A session is the time in which the bus heard everything. Counts known from another session are not acted upon;
 at the first question about an upstream in a new one its count is read again, and what was kept here from
-before it is stale. A change that could not be told is told as a change of everything when the next begins.
+before it is stale. A change that could not be told is told as a change of everything as soon as that can be,
+at the latest when the next session begins; until then nothing that it touches is fresh here.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from gateway.cache.policy import EVERYTHING, Topic
 from gateway.cache.stores import MOST_TOPICS, History
 from gateway.protocol.call import UpstreamName
 from gateway.support.bus import Bus
-from gateway.support.redis import Script, SharedRedis
+from gateway.support.redis import Script, SharedRedis, no_redis_budget, within_redis_budget
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
@@ -28,6 +29,10 @@ UNKNOWN = 2**62
 
 _KEPT_MS = 7 * 86_400_000
 _CHANGES = "changes"
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+"""Seconds between attempts to tell what is owed."""
+
 _MOST_OWED = 100
 """Topics of one upstream that are told one by one; of more, everything is."""
 
@@ -139,8 +144,13 @@ class RedisGenerations:
 
     def knows(self, upstream: UpstreamName) -> bool:
         """Whether no change of this upstream can have happened that is not known here."""
-        known = self._synced.get(upstream) == self._bus.session and upstream not in self._untold
-        return known and self._bus.hears
+        synced = self._synced.get(upstream) == self._bus.session
+        return synced and self._bus.hears and not self.owes(upstream, (EVERYTHING,))
+
+    def owes(self, upstream: UpstreamName, topics: Iterable[Topic]) -> bool:
+        """Whether any of these is still to be told to the others; until then it is neither found nor kept."""
+        owed = self._untold.get(upstream)
+        return owed is not None and not owed.isdisjoint(topics)
 
     async def ready(self, upstream: UpstreamName) -> bool:
         """Return the same after reading the count, if that is all that is missing."""
@@ -150,12 +160,14 @@ class RedisGenerations:
             return False
         if upstream in self._untold:
             self._pay()
-            return False
+            if self.owes(upstream, (EVERYTHING,)):
+                return False
         # Once for a whole crowd: each question has to be answered in time, and so has the last of them.
         asked = upstream, self._bus.session
         if asked not in self._syncing:
-            self._syncing[asked] = self._background.start(self._sync(*asked), name="read a count")
-        await asyncio.wait([self._syncing[asked]])
+            with no_redis_budget():
+                self._syncing[asked] = self._background.start(self._sync(*asked), name="read a count")
+        await within_redis_budget(self._syncing[asked])
         return self.knows(upstream)
 
     def lost(self, upstream: UpstreamName) -> None:
@@ -173,7 +185,8 @@ class RedisGenerations:
         return self._history(upstream).moment
 
     def peek(self, upstream: UpstreamName, topics: Iterable[Topic]) -> int:
-        if not self.knows(upstream):
+        topics = tuple(topics)
+        if not self.knows(upstream) or self.owes(upstream, topics):
             return UNKNOWN
         return self._histories[upstream].latest(topics)
 
@@ -208,7 +221,7 @@ class RedisGenerations:
                 return False
             topics.difference_update(told)
             if not topics:
-                del self._untold[upstream]
+                self._untold.pop(upstream, None)
         if not self._untold:
             self._all_told.set()
         return True
@@ -227,11 +240,14 @@ class RedisGenerations:
     def _pay(self) -> None:
         """Tell what is owed, now if that can be; else the next session begins with it."""
         if self._bus.hears and (self._paying is None or self._paying.done()):
-            self._paying = self._background.start(self._paid(), name="tell what is owed")
+            with no_redis_budget():  # the debt is not that of whoever comes upon it
+                self._paying = self._background.start(self._paid(), name="tell what is owed")
 
     async def _paid(self) -> None:
-        if not await self.tell_the_untold():
-            self._bus.distrust()
+        pause = _FIRST_PAUSE
+        while self._bus.hears and not await self.tell_the_untold():
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
 
     def key(self, upstream: UpstreamName) -> str:
         """Return where the counts of an upstream lie; all of its keys are in one slot of a Cluster."""

@@ -25,8 +25,9 @@ from gateway.cache.redis_generations import MOST, RedisGenerations
 from gateway.cache.stores import MemoryStore
 from gateway.protocol.call import Scope, UpstreamName
 from gateway.support.bus import Bus
-from gateway.support.redis import Reply, Script, SharedRedis
+from gateway.support.redis import Reply, Script, SharedRedis, no_redis_budget, within_redis_budget
 from gateway.support.seal import Seal, SealBroken
+from gateway.support.tasks import Background
 
 Kept: TypeAlias = Literal["kept", "stale", "unanswered", "too-large"]
 
@@ -252,6 +253,7 @@ class Tiered:
         redis: RedisStore,
         generations: RedisGenerations,
         bus: Bus,
+        background: Background,
         clock: Callable[[], float],
         *,
         private_in_redis: bool = False,
@@ -260,6 +262,7 @@ class Tiered:
         self._redis = redis
         self._generations = generations
         self._bus = bus
+        self._background = background
         self._clock = clock
         self._private_in_redis = private_in_redis
         bus.subscribe(_DROPS, self._dropped)
@@ -284,11 +287,13 @@ class Tiered:
         if not await self._generations.ready(upstream):
             return None
         here = self._memory.peek(key)
+        if here is not None and self._generations.owes(upstream, here.topics):
+            return None
         if self._fresh(upstream, here) or not self._shared(key):
             return here
         session = self._bus.session
         there = await self._redis.get(key)
-        if there is None:
+        if there is None or self._generations.owes(upstream, there.topics):
             return here  # stale, and says so
         if here is not None and self._outlasts(upstream, here, there):
             return here
@@ -297,7 +302,8 @@ class Tiered:
         return there
 
     async def put(self, key: Key, entry: Entry) -> None:
-        if not self._generations.knows(upstream_of(key)):
+        upstream = upstream_of(key)
+        if not self._generations.knows(upstream) or self._generations.owes(upstream, entry.topics):
             return
         if self._shared(key) and await self._redis.put(key, entry) == "stale":
             return
@@ -308,6 +314,12 @@ class Tiered:
         self._memory.drop(key)
         if not self._shared(key):
             return
+        # To the end, whoever leaves or has waited long enough meanwhile.
+        with no_redis_budget():
+            taking = self._background.start(self._take_away(key, here), name="delete an entry")
+        await within_redis_budget(taking)
+
+    async def _take_away(self, key: Key, here: bool) -> None:
         upstream = upstream_of(key)
         there = await self._redis.delete(key) if self._generations.knows(upstream) else None
         gone = there is not None

@@ -83,7 +83,8 @@ def replicated(
     )
     bus.prepare = generations.tell_the_untold
     entries = RedisStore(redis, generations, seal, clock, largest=sharing.largest, linger=sharing.linger)
-    store = Tiered(memory, entries, generations, bus, clock, private_in_redis=sharing.private_in_redis)
+    private = sharing.private_in_redis
+    store = Tiered(memory, entries, generations, bus, background, clock, private_in_redis=private)
     leads = Leads(
         redis,
         generations,

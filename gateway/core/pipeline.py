@@ -63,6 +63,7 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.methods import METHODS, TASKS, Method
 from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, read_wanted, spell
 from gateway.support.metrics import Metrics
+from gateway.support.redis import redis_budget
 from gateway.support.seal import Seal, SealBroken
 from gateway.upstream.pool import UpstreamPool
 
@@ -137,6 +138,11 @@ class Pipeline:
         Raises McpError for what the client should be told, UpstreamUnavailable for an upstream that did not
         answer, and Challenge for one that refused the caller's own credential.
         """
+        cache = self._config.cache
+        with redis_budget(max(cache.redis_budget, cache.redis_timeout)):
+            return await self._handled(call, principal, emit)
+
+    async def _handled(self, call: Call, principal: Principal, emit: Emit) -> Answer:
         row = METHODS.get(call.method)
         if row is None:
             return await self._courier.foreign(call, self._caller(call, principal), emit)

@@ -507,6 +507,7 @@ class RedisBus:
                     await self._handle(message["channel"].decode(), message["data"])
                 case _:
                     raise _Lost("the connection was made anew")
+        self._metrics.redis_linked(self.hears)
         if self._silence >= self._lease:
             raise _Lost(f"no sign of life in {self._lease:g}s")
 

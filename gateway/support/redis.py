@@ -4,6 +4,9 @@ Who asks gets an answer or None. After a failure nobody asks until a pause is ov
 as a probe, and its answer decides whether the others may follow or the pause grows. A question that nobody
 waits for any more goes on for a while: a connection may take longer than an answer may, and there would never
 be one if each attempt to make it ended with the patience of who needed it.
+
+A deadline measures Redis, not this process: a time in which nothing ran here is not held against an answer
+that came meanwhile. And whatever one request asks, it waits no longer than its budget altogether.
 """
 
 import asyncio
@@ -11,11 +14,14 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha1
 from inspect import signature
-from typing import Any, Literal, TypeAlias, cast
+from math import inf
+from typing import Any, TypeAlias, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
@@ -35,12 +41,15 @@ log = logging.getLogger(__name__)
 Reply: TypeAlias = list[Any]
 """What a script answers: numbers, bytes and lists of them."""
 
-Outcome: TypeAlias = Literal["ok", "timeout", "error", "paused"]
 
 _CONNECTING = 1.0
 _LONGEST = 2 * _CONNECTING
 """Seconds for which a question may go on that nobody waits for."""
 _AT_ONCE = 32
+_STEPS = 5
+"""In so many parts a wait is cut; of each no more counts than it was meant to take."""
+_PASSES = 10
+"""Turns of the event loop that what has arrived needs to reach who waits for it."""
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 
@@ -129,6 +138,83 @@ class Breaker:
         return longest * (0.5 + self._random() / 2)
 
 
+class _Budget:
+    """What one request may wait for Redis altogether; what it asks at the same time counts once."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self.over = False
+        self._left = seconds
+        self._clock = clock
+        self._waiting = 0
+        self._since = 0.0
+
+    @property
+    def left(self) -> float:
+        """The seconds that may still be waited; once the request has ended, whoever goes on has no budget."""
+        if self.over:
+            return inf
+        running = self._clock() - self._since if self._waiting else 0.0
+        return max(0.0, self._left - running)
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Take the time within off it."""
+        if not self._waiting:
+            self._since = self._clock()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._left -= self._clock() - self._since
+
+
+_budget: ContextVar[_Budget | None] = ContextVar("redis budget", default=None)
+
+
+@contextmanager
+def redis_budget(seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Let whatever is done within wait for Redis so long altogether, tasks begun within included."""
+    budget = _Budget(seconds, clock)
+    token = _budget.set(budget)
+    try:
+        yield
+    finally:
+        budget.over = True
+        _budget.reset(token)
+
+
+@contextmanager
+def no_redis_budget() -> Iterator[None]:
+    """Let what is done within ask Redis on nobody's account."""
+    token = _budget.set(None)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+async def within_redis_budget(task: asyncio.Task[None]) -> None:
+    """Wait for a task, on the account of this request; when that is spent the task goes on by itself."""
+    budget = _budget.get()
+    if budget is None:
+        await asyncio.wait([task])
+    elif budget.left:
+        with budget.spent():
+            await asyncio.wait([task], timeout=None if budget.left == inf else budget.left)
+
+
+@dataclass(slots=True)
+class _Question:
+    """One script to run, and whether it is on its way."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[bytes | str | int]
+    sent: bool = False
+
+
 class SharedRedis:
     """One Redis, be it a server, a server that Sentinels know, or a Cluster."""
 
@@ -168,20 +254,22 @@ class SharedRedis:
     ) -> Reply | None:
         """Return what a script answers, None when it does not in time or must not be asked now.
 
-        What is urgent is tried even while there is a pause. An unanswered script may still run later.
+        What is urgent is tried even while there is a pause, and whatever the request has waited already. An
+        unanswered script may still run later.
         """
+        budget = None if urgent else _budget.get()
+        patience = self.timeout if budget is None else min(self.timeout, budget.left)
+        if not patience:
+            self._metrics.redis_operation(script.name, "spent")
+            return None
         if not self._breaker.admit() and not urgent:
             self._metrics.redis_operation(script.name, "paused")
             return None
-        answer: Reply | Exception
-        try:
-            async with asyncio.timeout(self.timeout):
-                await self._turns.acquire()
-                asking = self._background.start(self._evaluate(script, keys, args), name="ask redis")
-                asking.add_done_callback(lambda _: self._turns.release())
-                answer = await asyncio.shield(asking)
-        except TimeoutError as error:
-            answer = error
+        with nullcontext() if budget is None else budget.spent():
+            answer = await self._answer(_Question(script, keys, args), patience)
+        if isinstance(answer, TimeoutError) and patience < self.timeout:
+            self._metrics.redis_operation(script.name, "spent")
+            return None
         if isinstance(answer, Exception):
             self._failed(script, answer)
             return None
@@ -225,6 +313,28 @@ class SharedRedis:
                     await client.aclose()
         except Exception as error:
             log.debug("closing redis: %s", type(error).__name__)
+
+    async def _answer(self, question: _Question, patience: float) -> Reply | Exception:
+        """Return what comes back in time; a question that was not sent by then never is."""
+        asking = self._background.start(self._ask_in_turn(question), name="ask redis")
+        try:
+            for _ in range(_STEPS):
+                await asyncio.wait([asking], timeout=patience / _STEPS)
+                if asking.done():
+                    break
+            else:
+                for _ in range(_PASSES):
+                    if not asking.done():
+                        await asyncio.sleep(0)
+        finally:
+            if not question.sent:
+                asking.cancel()
+        return asking.result() if asking.done() and not asking.cancelled() else TimeoutError()
+
+    async def _ask_in_turn(self, question: _Question) -> Reply | Exception:
+        async with self._turns:
+            question.sent = True
+            return await self._evaluate(question.script, question.keys, question.args)
 
     async def _evaluate(
         self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from gateway.cache.policy import EVERYTHING, Entry, Lookup, Rules, private_key, public_key
+from gateway.cache.redis_generations import ADVANCE
 from gateway.cache.redis_store import DELETE, GET, Unreadable, pack, unpack
 from gateway.protocol.call import (
     MODERN_VERSION,
@@ -24,6 +25,7 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import encode
+from gateway.support.redis import redis_budget
 from tests.support.redis import RedisServer, redis_for_many, redis_proxy
 from tests.support.replicas import replica
 
@@ -488,6 +490,47 @@ async def test_a_shared_copy_that_could_not_be_deleted_is_stale(server: RedisSer
         assert one.cache.peek(LISTS) is None
         assert one.cache.peek(other) is not None
         assert await one.ask(LISTS, fill) == "miss generation"
+
+
+async def test_an_unanswered_delete_costs_what_it_was_to_delete_and_nothing_else(server: RedisServer) -> None:
+    """The session goes on: other lists, and what is private, are hits all the while."""
+    fill, private, other = answering(), answering(scope="private"), replace(LISTS, method="prompts/list")
+    async with redis_proxy(server, [DELETE, ADVANCE]) as proxy, replica(proxy, timeout=0.5) as one:
+        session = one.bus.session
+        await one.ask(LISTS, fill)
+        await one.ask(other, fill)
+        await one.ask(ANN, fill)
+        await one.ask(replace(ANN, method="resources/list"), private)
+        let_go = asyncio.Event()
+        proxy.before["delete"] = proxy.before["advance"] = let_go.wait  # type: ignore[assignment]
+        await one.store.delete(public_key(LISTS))
+        await one.until(lambda: "advance" not in proxy.before)
+        assert await one.ask(LISTS, fill) != "hit hit"
+        assert await one.ask(other, fill) == "hit hit"
+        assert await one.ask(replace(ANN, method="resources/list"), private) == "hit hit"
+        let_go.set()
+        await one.until(lambda: "0 untold" in repr(one.generations))
+        while await one.ask(LISTS, fill) != "hit hit":
+            pass
+        assert await one.ask(other, fill) == "hit hit"
+        assert one.bus.session == session
+
+
+async def test_a_request_that_has_waited_enough_goes_on_without_redis(server: RedisServer) -> None:
+    """It keeps here what it fetched; what must not be found any more is deleted without it."""
+    fill = answering()
+    async with replica(server) as one:
+        await one.ask(LISTS, fill)
+        with redis_budget(0.0):
+            assert await one.ask(LISTS, fill) == "hit hit"
+            other = replace(LISTS, method="prompts/list")
+            assert await one.ask(other, fill) == "miss absent"
+            assert await one.ask(other, fill) == "hit hit"
+            await one.store.delete(public_key(LISTS))
+        await one.until(lambda: "delete an entry" not in repr(one.background))
+        assert [key for key in await server.keys() if not key.endswith(SERVICE)] == []
+        assert "0 untold" in repr(one.generations)
+        assert one.redis.answers
 
 
 async def test_a_shared_copy_that_was_to_be_deleted_while_cut_off_is_stale_afterwards(

@@ -1,7 +1,9 @@
 """That whoever asks Redis gets an answer or None in time, and that after a failure nobody waits in vain."""
 
 import asyncio
+import contextvars
 import logging
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +12,14 @@ from redis.asyncio.cluster import RedisCluster
 
 from gateway.config import parse_redis_url
 from gateway.support.metrics import Metrics
-from gateway.support.redis import Breaker, Script, SharedRedis
+from gateway.support.redis import (
+    Breaker,
+    Script,
+    SharedRedis,
+    no_redis_budget,
+    redis_budget,
+    within_redis_budget,
+)
 from tests.support.redis import RedisServer, redis_proxy, redis_server
 
 ECHO = Script("get", "return {ARGV[1]}")
@@ -124,6 +133,98 @@ async def test_a_frozen_server_costs_one_deadline(
     assert counted(after, "paused") - counted(before, "paused") == 100
     server.thaw()
     assert len([record for record in caplog.records if "going on without" in record.message]) == 1
+    await redis.close()
+
+
+def stall(seconds: float) -> None:
+    """Let nothing else run in this process for a while."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+async def test_a_stall_of_this_process_is_no_failure_of_redis(server: RedisServer) -> None:
+    """An answer that lies in the socket when the loop gets round was in time."""
+    async with redis_proxy(server, [ECHO]) as proxy:
+        redis = shared(proxy.url, timeout=0.2)
+        while not await redis.run(ECHO, [], [b"x"], urgent=True):
+            pass
+
+        async def while_asking() -> None:
+            stall(0.5)
+
+        async def before_the_answer_is_read() -> None:
+            # The loop gets to this question's answer and to its deadline in one turn.
+            asyncio.get_running_loop().call_soon(stall, 0.5)
+
+        for step in (while_asking, before_the_answer_is_read):
+            proxy.before["get"] = step
+            assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+            proxy.after["get"] = step
+            assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+        assert redis.answers
+        await redis.close()
+
+
+async def test_a_request_waits_for_redis_no_longer_than_its_budget(server: RedisServer) -> None:
+    """However much it asks, in tasks of its own too; that is no failure, and not what is urgent."""
+    clock = Clock()
+    redis = shared(server.url, clock=clock)
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    with redis_budget(1.0, clock):
+        inherited = contextvars.copy_context()
+        assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+        server.freeze()
+        asking = asyncio.create_task(redis.run(ECHO, [], [b"x"]))
+        await asyncio.sleep(0)
+        clock.now += 1.0
+        server.thaw()
+        assert await asking == [b"x"]
+        assert await redis.run(ECHO, [], [b"x"]) is None
+        assert await asyncio.create_task(redis.run(ECHO, [], [b"x"])) is None
+        assert await redis.run(ECHO, [], [b"x"], urgent=True) == [b"x"]
+        with no_redis_budget():
+            assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+        with redis_budget(1.0, clock):
+            assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    assert redis.answers
+    metrics = (await asyncio.to_thread(redis._metrics.render)).decode()
+    assert (counted(metrics, "spent"), counted(metrics, "timeout")) == (2, 0)
+    loop = asyncio.get_running_loop()
+    outliving = loop.create_task(redis.run(ECHO, [], [b"x"]), context=inherited)
+    assert await outliving == [b"x"], "what outlives its request is on nobody's account"
+    await redis.close()
+
+
+async def test_what_is_left_of_a_budget_is_all_that_is_waited(server: RedisServer) -> None:
+    """The deadline of one question is no reason to wait longer; nobody else pauses for it."""
+    redis = shared(server.url, timeout=600.0)
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    server.freeze()
+    with redis_budget(0.05):
+        assert await redis.run(ECHO, [], [b"x"]) is None
+        task = asyncio.create_task(asyncio.Event().wait())
+        await within_redis_budget(task)  # type: ignore[arg-type] # what it returns is nobody's business
+        assert not task.done()
+        task.cancel()
+    server.thaw()
+    assert redis.answers
+    assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
+    await redis.close()
+
+
+async def test_what_is_asked_at_the_same_time_counts_once(server: RedisServer) -> None:
+    """A list asks for the pages of all upstreams at once."""
+    clock = Clock()
+    redis = shared(server.url, timeout=60.0, clock=clock)
+    with redis_budget(1.0, clock):
+        server.freeze()
+        asking = [asyncio.create_task(redis.run(ECHO, [], [b"x"])) for _ in range(10)]
+        await asyncio.sleep(0)
+        clock.now += 0.9
+        server.thaw()
+        assert await asyncio.gather(*asking) == [[b"x"]] * 10
+        assert await redis.run(ECHO, [], [b"x"]) == [b"x"]
     await redis.close()
 
 
