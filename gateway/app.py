@@ -39,6 +39,8 @@ from gateway.upstream.pool import Pace, UpstreamPool
 log = logging.getLogger(__name__)
 
 _CLOSING = 2.0
+_PATIENCE = 1.0
+"""Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def build(
         clock=clock,
         stale_if_error=config.cache.stale_if_error,
         leads=None if shared is None else shared.leads,
+        bounds=_bounds(config, config.cache.coalesce or _PATIENCE),
     )
     pool = UpstreamPool(
         {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
@@ -200,11 +203,7 @@ def _shared(
             cache.private_in_redis,
             linger=cache.stale_if_error,
             coalesce=cache.coalesce,
-            # What is spent on waiting is missing for fetching.
-            coalesces={
-                UpstreamName(name): min(cache.coalesce, upstream.list_timeout / 2)
-                for name, upstream in config.upstreams.items()
-            },
+            coalesces=_bounds(config, cache.coalesce),
         ),
         memory=memory,
         seal=seal,
@@ -214,6 +213,14 @@ def _shared(
         most_topics=MOST_TOPICS,
         tls=cache.redis_tls,
     )
+
+
+def _bounds(config: Config, coalesce: float) -> dict[UpstreamName, float]:
+    """Return how long another's fetch is waited for: what is spent on that is missing for one's own."""
+    return {
+        UpstreamName(name): min(coalesce, upstream.list_timeout / 2)
+        for name, upstream in config.upstreams.items()
+    }
 
 
 class Gateway:

@@ -389,8 +389,9 @@ class Cache(Model):
     """Keep private results there too, readable by their own callers only; otherwise they stay in the
     process."""
     coalesce: Duration = 1.0
-    """The longest a request waits for what another replica is fetching, at most half of the upstream's
-    `list_timeout`; then it fetches for itself. 0s = never."""
+    """The longest a request waits for what another is fetching, at most half of the upstream's
+    `list_timeout`; then the next one fetches as well. 0s = never for another replica, and 1s within the
+    process."""
     headers: Flag = True
     """Say in HTTP headers what the cache did; off = every answer is `no-store` and says nothing more."""
 

@@ -439,6 +439,8 @@ def _exact(text: str) -> None:
 
 
 def _whole(text: str) -> None:
+    if text == "-0":
+        raise ValueError("an integer here, the double -0.0 elsewhere")
     if not -(2**63) <= int(text) < 2**64:
         raise ValueError("more digits than an integer holds everywhere")
 

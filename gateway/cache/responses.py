@@ -1,14 +1,14 @@
 """Answers from the cache where it may; fetches, judges and keeps what it may not. The cache's only door."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from cachetools import LRUCache
 
 from gateway.cache.explain import Found, Last, Met, explained
-from gateway.cache.flight import Interrupted, SingleFlight
+from gateway.cache.flight import Interrupted, SingleFlight, Terms
 from gateway.cache.leads import Leads, State, Turn
 from gateway.cache.policy import (
     CALL,
@@ -41,6 +41,7 @@ from gateway.support.metrics import Metrics, Turned
 Fill: TypeAlias = Callable[[], Awaitable[Reply]]
 
 _REMEMBERED = 4096
+_PATIENCE = 1.0
 _DISTRUST = 600.0
 """Seconds for which no page of a list is public after the list turned out to be private in part (C-23)."""
 
@@ -93,10 +94,12 @@ class ResponseCache:
         clock: Callable[[], float] = time.monotonic,
         stale_if_error: float = 0.0,
         leads: Leads | None = None,
+        bounds: Mapping[UpstreamName, float] | None = None,
     ) -> None:
         """Let results stand in for `stale_if_error` beyond their ttl; the store must keep them as long.
 
-        With `leads`, one of all replicas fetches what the others then find in the store.
+        With `leads`, one of all replicas fetches what the others then find in the store. `bounds` are the
+        seconds for which callers of an upstream wait for another's fetch.
         """
         self._store = store
         self._generations = generations
@@ -105,6 +108,7 @@ class ResponseCache:
         self._clock = clock
         self._stale_if_error = stale_if_error
         self._leads = leads
+        self._bounds = bounds or {}
         self._coalesces: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
         self._reaches: LRUCache[Key, bool] = LRUCache(_REMEMBERED)
         """Whether the last result of a flight was one that other replicas find."""
@@ -215,8 +219,7 @@ class ResponseCache:
             if cached is not None:
                 return cached
             turns = None  # other replicas are waited for once
-        moment = await self._generations.moment(lookup.upstream)
-        return (await self._refill(lookup, fill, moment)).cached
+        return (await self._refill(lookup, fill)).cached
 
     def _slots(self, lookup: Lookup) -> Iterator[Key]:
         """Yield the flights this caller may wait for, one after the other while none has an answer for him.
@@ -253,35 +256,65 @@ class ResponseCache:
         return not found or not self._reaches.get(slot, True)
 
     async def _fly(self, slot: Key, lookup: Lookup, fill: Fill, leads: Leads | None) -> Cached | None:
-        """Return what this caller or the one before him fetches, None when that is not for both."""
+        """Return what this caller or one of those before him fetches, None when that is not for both."""
         moment = await self._generations.moment(lookup.upstream)
         everyones = slot == public_key(lookup)
-        led = False
+        # With the count in its name, a flight is never joined by a caller who came after an invalidation.
+        name = (slot, moment)
+        if everyones and self._flight.under_way(name):
+            own = await self._own(lookup)  # nobody in there looks for that
+            if own is not None:
+                return self._hit(lookup, own).cached
+        joins = self._flight.under_way(name)
+        mine: list[_Landed] = []
+
+        async def ask() -> Reply:
+            self._flight.begun(name, self._bounds.get(lookup.upstream, _PATIENCE))
+            return await fill()
 
         async def fetch() -> _Landed:
-            nonlocal led
-            led = True
-            if leads is None or self._waits_in_vain(leads, slot, lookup):
-                return await self._refill(lookup, fill, moment)
-            return await self._refill_in_turn(leads, slot, lookup, fill, moment)
+            # Who joins others has waited already, for one who took his turn.
+            if joins or leads is None or self._waits_in_vain(leads, slot, lookup):
+                mine.append(await self._refill(lookup, ask))
+            else:
+                mine.append(await self._refill_in_turn(leads, slot, lookup, ask, moment))
+            return mine[-1]
 
+        async def look() -> _Landed | None:
+            stored, _ = await self._find(lookup)
+            if stored is None:
+                return None
+            mine.append(self._hit(lookup, stored))
+            return mine[-1]
+
+        def shared(landed: _Landed) -> bool:
+            return landed.public if everyones else landed.shared
+
+        terms = Terms(context(lookup), shared, look, _is_general)
         try:
-            # With the count in its name, a flight is never joined by a caller who came after an invalidation.
-            landed = await self._flight.run((slot, moment), fetch)
+            landed = await self._flight.run(name, fetch, terms)
         except Interrupted:
             raise UpstreamUnavailable(lookup.upstream, Reason.STOPPING) from None
-        except (Challenge, McpError):
-            if led or not everyones:
-                raise
-            return None  # it may have been about the other's credential
-        if led or (landed.public if everyones else landed.shared):
+        # Not by whether he fetched: another's may have come before his own.
+        if shared(landed) or any(landed is one for one in mine):
             return landed.cached
         return None
 
-    async def _refill(self, lookup: Lookup, fill: Fill, moment: int) -> _Landed:
+    async def _own(self, lookup: Lookup) -> Entry | None:
+        """Return what may answer from the caller's own arm."""
+        key = private_key(lookup)
+        entry = None if key is None else await self._store.get(key)
+        if entry is None:
+            return None
+        generation = await self._generations.latest(lookup.upstream, entry.topics)
+        fresh = judge(entry, generation=generation, now=self._clock()) is Verdict.FRESH
+        return entry if fresh else None
+
+    async def _refill(self, lookup: Lookup, fill: Fill) -> _Landed:
         stored, verdict = await self._find(lookup)
         if stored is not None:
             return self._hit(lookup, stored)
+        moment = await self._generations.moment(lookup.upstream)
         return await self._fetch(lookup, fill, moment, verdict)
 
     async def _refill_in_turn(
@@ -441,6 +474,11 @@ def _arms(lookup: Lookup) -> Iterator[Key]:
         yield key
     if _shares_public(lookup):
         yield public_key(lookup)
+
+
+def _is_general(error: Exception) -> bool:
+    """Whether a failure says something about the upstream: a refusal may be about who was refused."""
+    return not isinstance(error, (Challenge, McpError))
 
 
 def _shares_public(lookup: Lookup) -> bool:

@@ -20,6 +20,7 @@ from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_ca
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core.audience import Followed
+from gateway.core.busy import Busy
 from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
 from gateway.core.lastseen import LastSeen
@@ -134,6 +135,7 @@ class Catalogue:
         self._rests: LRUCache[tuple[UpstreamName, Partition | None], tuple[float, float]] = LRUCache(
             _CONTEXTS
         )
+        self._busy: LRUCache[tuple[UpstreamName, Partition | None], Busy] = LRUCache(_CONTEXTS)
 
     def known(self, name: UpstreamName, method: str, caller: Caller) -> Listing | None:
         """Return what this upstream listed when last asked with the caller's credential there (A-47)."""
@@ -155,7 +157,8 @@ class Catalogue:
 
         async def ask() -> Part | None:
             # What it declares is known once it was tried; before, it might be asked for what it has not.
-            await self._pool.tried(name, self._config.upstreams[name].list_timeout)
+            with self._asked(name, caller).asking():
+                await self._pool.tried(name, self._config.upstreams[name].list_timeout)
             return await self._whole(name, method, caller, self._page)
 
         async def stand_in(error: UpstreamUnavailable) -> Part | None:
@@ -167,7 +170,11 @@ class Catalogue:
         """Return what one upstream says it can do; raises as `part` does."""
         request = self._request(name, "server/discover", caller)
         lookup = self._lookup(name, "server/discover", caller, None)
-        fill = partial(self._pool.call, name, request)
+
+        async def fill() -> Reply:
+            with self._asked(name, caller).asking():
+                return await self._pool.call(name, request)
+
         return await self._in_time(
             name,
             "server/discover",
@@ -275,11 +282,14 @@ class Catalogue:
         if self._resting(name, caller):  # it has just let a list wait too long
             return await stand_in(UpstreamUnavailable(name, Reason.DOWN, outage=True))
         limit = self._config.upstreams[name].list_timeout
+        busy = self._asked(name, caller)
+        before = busy.spent
         try:
             async with asyncio.timeout(limit):
                 answer = await ask()
         except TimeoutError:
-            self._rest(name, caller)
+            if busy.spent - before > limit / 2:  # else the time went to Redis, or to another caller's fetch
+                self._rest(name, caller)
         else:
             self._rests.pop((name, self._context(name, caller)), None)
             return answer
@@ -427,7 +437,8 @@ class Catalogue:
             try:
                 if self.on_asking is not None:
                     await self.on_asking(self.followed(name, caller.principal), method)
-                return await self._pool.call(name, request)
+                with self._asked(name, caller).asking():
+                    return await self._pool.call(name, request)
             finally:
                 self.seen.ended(name, method, time.monotonic())
 
@@ -468,6 +479,10 @@ class Catalogue:
 
     def _context(self, name: UpstreamName, caller: Caller) -> Partition | None:
         return self.followed(name, caller.principal).context
+
+    def _asked(self, name: UpstreamName, caller: Caller) -> Busy:
+        """Return the clock that runs while an upstream is asked in this caller's context."""
+        return self._busy.setdefault((name, self._context(name, caller)), Busy())
 
     def _resting(self, name: UpstreamName, caller: Caller) -> bool:
         rest = self._rests.get((name, self._context(name, caller)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.cache.flight import SingleFlight
-from gateway.cache.policy import Lookup, Rules, rules_for_call
+from gateway.cache.policy import Lookup, Rules, public_key, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.cache.stores import MemoryGenerations, MemoryStore
 from gateway.protocol.call import (
@@ -23,7 +23,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import McpError, encode
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-from tests.unit.cache.clock import Clock
+from tests.unit.cache.clock import Clock, Timers
 
 GH, JIRA = UpstreamName("gh"), UpstreamName("jira")
 LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
@@ -65,7 +65,8 @@ class Fixture:
         self.clock = Clock()
         self.background = Background()
         self.store = MemoryStore(max_bytes, self.clock, linger=stale_if_error)
-        self.flight = SingleFlight(self.background)
+        self.timers = Timers()
+        self.flight = SingleFlight(self.background, self.timers)
         self.metrics = Metrics()
         self.cache = ResponseCache(
             self.store,
@@ -425,14 +426,14 @@ async def test_an_expired_result_stands_in_while_its_upstream_is_down() -> None:
 
 
 async def test_a_public_result_stands_in_for_everybody_who_waits() -> None:
-    """One fetch fails for all of them; each is served from the arm that is his to read."""
+    """Each asks once more for himself before he is served from the arm that is his to read."""
     f, upstream = Fixture(stale_if_error=300.0), Upstream(**PUBLIC)
     await f.get(ANN, upstream)
     f.clock.now += 60
     upstream.error = DOWN
     answers = await asyncio.gather(*(f.ask(lookup, upstream) for lookup in (ANN, BOB, LISTS)))
     assert answers == ["stale upstream-down"] * 3
-    assert upstream.fetches == 2
+    assert upstream.fetches == 4
     narrowed = replace(BOB, rules=Rules(share_public=False))
     with pytest.raises(UpstreamUnavailable):
         await f.get(narrowed, upstream)
@@ -640,6 +641,149 @@ async def test_a_refusal_of_one_context_is_not_anothers(f: Fixture, error: Excep
     ann, bob = await asyncio.gather(f.get(ANN, refused), f.get(BOB, upstream), return_exceptions=True)
     assert ann is error
     assert isinstance(bob, Cached)
+    f.assert_idle()
+
+
+async def test_the_refusal_of_one_costs_the_others_one_fetch(f: Fixture) -> None:
+    """B51: the next one asks for all who are left, not each of them at once."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+
+    async def refused() -> Reply:
+        await asyncio.sleep(0)
+        raise McpError(-32603, "not you")
+
+    others = [replace(ANN, partition=Partition(str(number))) for number in range(60)]
+    asking = [f.get(ANN, refused), *(f.get(lookup, upstream) for lookup in others)]
+    ann, *answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(ann, McpError)
+    assert {number(cached) for cached in answers if isinstance(cached, Cached)} == {2}
+    assert (len(answers), upstream.fetches) == (60, 2)
+    f.assert_idle()
+
+
+async def test_an_upstream_that_fails_for_everybody_is_not_asked_by_everybody(f: Fixture) -> None:
+    """The failures of a few different callers are everybody's."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.error = UpstreamUnavailable(GH, Reason.CONNECT)
+    others = [replace(ANN, partition=Partition(str(number))) for number in range(200)]
+    answers = await asyncio.gather(*(f.get(lookup, upstream) for lookup in others), return_exceptions=True)
+    assert answers == [upstream.error] * 200
+    assert upstream.fetches - 1 <= 6
+    f.assert_idle()
+
+
+async def test_the_failure_of_one_is_not_the_others(f: Fixture) -> None:
+    """An upstream may hang, or break, for one credential only."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+
+    async def late() -> Reply:
+        await asyncio.sleep(0)
+        raise UpstreamUnavailable(GH, Reason.TIMEOUT)
+
+    ann, bob, nobody = await asyncio.gather(
+        f.get(ANN, late), f.get(BOB, upstream), f.get(LISTS, upstream), return_exceptions=True
+    )
+    assert isinstance(ann, UpstreamUnavailable)
+    assert isinstance(bob, Cached)
+    assert isinstance(nobody, Cached)
+    assert upstream.fetches == 2
+
+
+async def test_one_for_whom_the_upstream_hangs_delays_the_others_by_one_bound(f: Fixture) -> None:
+    """The next one asks then, for everybody, and he who hangs has that answer as well."""
+    upstream, hanging = Upstream(**PUBLIC), Upstream()
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    hanging.hold()
+    slow = asyncio.create_task(f.get(ANN, hanging))
+    await hanging.asked.wait()
+    waiting = [asyncio.create_task(f.get(lookup, upstream)) for lookup in [BOB, LISTS] * 20 for _ in range(2)]
+    await settle()
+    assert upstream.fetches == 1
+    f.timers.ring()
+    answers = await asyncio.gather(slow, *waiting)
+    assert {number(cached) for cached in answers} == {2}
+    assert (upstream.fetches, hanging.fetches) == (2, 1)
+    f.assert_idle()
+    await settle()
+    assert repr(f.background) == "<Background []>"
+
+
+async def test_a_slow_upstream_costs_callers_with_tokens_a_few_fetches(f: Fixture) -> None:
+    """Two bounds: one more than at once, then two; nobody is asked to wait again for what has come."""
+    upstream = Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    upstream.hold()
+    crowd = [replace(ANN, partition=Partition(str(number))) for number in range(200)]
+    tasks = [asyncio.create_task(f.get(lookup, upstream)) for lookup in crowd]
+    fetches = []
+    for _ in range(5):
+        await settle()
+        fetches.append(upstream.fetches - 1)
+        f.timers.ring()
+    assert fetches == [1, 2, 4, 7, 11]
+    upstream.go.set()
+    assert len({number(await task) for task in tasks}) == 1
+    f.assert_idle()
+
+
+@pytest.mark.parametrize("lookup", [LISTS, ANN])
+async def test_who_would_fare_no_better_keeps_waiting(f: Fixture, lookup: Lookup) -> None:
+    """B51: 200 callers of one context, an upstream that takes five bounds, one fetch."""
+    upstream = Upstream(**PUBLIC)
+    upstream.hold()
+    tasks = [asyncio.create_task(f.get(lookup, upstream)) for _ in range(200)]
+    for _ in range(5):
+        await settle()
+        f.timers.ring()
+    await settle()
+    assert upstream.fetches == 1
+    upstream.go.set()
+    assert {number(await task) for task in tasks} == {1}
+    f.assert_idle()
+
+
+@pytest.mark.parametrize("lookup", [LISTS, ANN])
+async def test_who_waits_is_served_what_another_has_stored(f: Fixture, lookup: Lookup) -> None:
+    """A bound later they look again: another replica's caller may have had more luck."""
+    upstream = Upstream(**PUBLIC)
+    upstream.hold()
+    tasks = [asyncio.create_task(f.get(lookup, upstream)) for _ in range(20)]
+    await upstream.asked.wait()
+    other = Fixture()
+    there = (await other.get(LISTS, Upstream(**PUBLIC, other=True))).entry
+    await f.store.put(public_key(LISTS), there)
+    f.timers.ring()
+    assert [(await task).entry for task in tasks] == [there] * 20
+    assert upstream.fetches == 1
+    f.assert_idle()
+
+
+async def test_another_callers_private_answer_never_ends_the_waiting(f: Fixture) -> None:
+    """C-34: bob's turns out private while ann's hangs; she waits for hers, the others fetch theirs."""
+    upstream, hanging = Upstream(**PUBLIC), Upstream(**PUBLIC)
+    await f.get(ANN, upstream)
+    f.clock.now += 60
+    hanging.hold()
+    upstream.hints = dict(PRIVATE)
+    ann = asyncio.create_task(f.get(ANN, hanging))
+    await hanging.asked.wait()
+    bob, cid = (
+        asyncio.create_task(f.get(replace(ANN, partition=Partition(name)), upstream)) for name in ("bob", "c")
+    )
+    await settle()
+    f.timers.ring()
+    assert {number(await bob), number(await cid)} == {2, 3}
+    assert not ann.done()
+    hanging.go.set()
+    assert (await ann).entry.scope == "public"
     f.assert_idle()
 
 
