@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from typing import TypeAlias, TypeVar
 
 from cachetools import LRUCache
@@ -23,7 +24,8 @@ from gateway.core.audience import Followed
 from gateway.core.busy import Busy
 from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
-from gateway.core.lastseen import LastSeen
+from gateway.core.interned import Interned
+from gateway.core.lastseen import LastSeen, digest_of_items
 from gateway.core.lists import Item, Page, merge_pages, parse_page
 from gateway.core.reuse import FRESH, Origin, joined, origin
 from gateway.protocol.call import (
@@ -51,6 +53,10 @@ T = TypeVar("T")
 _FIRST_REST = 1.0
 _LONGEST_REST = 30.0
 _CONTEXTS = 4096
+_LEAST_KNOWN = 16 * 2**20
+"""Bytes of lists that are remembered however small the cache is."""
+_PER_ITEM = 512
+"""What the objects around one listed item weigh, beside its bytes: measured, rounded up."""
 _ABSENCE = 60.0
 """Seconds for which an upstream is not asked again for a list that it said it does not serve."""
 
@@ -72,6 +78,8 @@ class Listing:
     excluded: tuple[tuple[str, str], ...] = ()
     missing: tuple[str, ...] = ()
     """What the list says that it lacks, when the upstream is a gateway itself."""
+    digest: bytes = field(default_factory=lambda: digest_of_items(()))
+    """What tells its items from others, in whatever order."""
 
 
 NOTHING = Listing()
@@ -121,7 +129,9 @@ class Catalogue:
             for tool, call in config.upstreams[name].cache.calls.items()
         }
         self._settings = settings
-        self._known: LRUCache[tuple[UpstreamName, str, Partition | None], Listing] = LRUCache(_CONTEXTS)
+        self._known: Interned[tuple[UpstreamName, str, Partition | None], Listing] = Interned(
+            max(config.cache.memory // 4, _LEAST_KNOWN)
+        )
         self.seen = LastSeen()
         self.asked: set[UpstreamName] = set()
         """The upstreams of which anything may have been cached by this process."""
@@ -136,6 +146,11 @@ class Catalogue:
             _CONTEXTS
         )
         self._busy: LRUCache[tuple[UpstreamName, Partition | None], Busy] = LRUCache(_CONTEXTS)
+
+    @property
+    def remembered(self) -> tuple[int, int, int]:
+        """How many lists are known, how many different ones, and the bytes they count for."""
+        return self._known.held
 
     def known(self, name: UpstreamName, method: str, caller: Caller) -> Listing | None:
         """Return what this upstream listed when last asked with the caller's credential there (A-47)."""
@@ -325,7 +340,7 @@ class Catalogue:
     def _look(self, name: UpstreamName, method: str, caller: Caller, listing: Listing) -> None:
         """Say so when the list is another than it was for the same credential and capabilities."""
         at = self.followed(name, caller.principal)
-        if self.seen.record(at, method, caller.profile, listing.items) and self.on_found is not None:
+        if self.seen.record(at, method, caller.profile, listing.digest) and self.on_found is not None:
             self.on_found(at, method)
 
     def _nothing(self, name: UpstreamName, since: float, whence: Origin, served: bool) -> Part:
@@ -404,8 +419,10 @@ class Catalogue:
         bodies = tuple(entry.result for entry in entries)
         listing = self._known.get(key)
         if listing is None or listing.pages != bodies:
-            listing = self._learn(name, method, pages, bodies)
-            self._known[key] = listing
+            twin = (name, method, _digest(bodies))  # most callers are shown what others are
+            listing = self._known.equal(twin) or self._learn(name, method, pages, bodies)
+            weight = sum(map(len, bodies)) + _PER_ITEM * len(listing.items)
+            self._known.put(key, twin, listing, weight)
             self.revision += 1
         received = min(entry.received for entry in entries)
         expires = min(entry.received + entry.ttl for entry in entries)
@@ -425,7 +442,8 @@ class Catalogue:
         if method == "tools/list":
             self._metrics.excluded_tools(name, len(excluded))
         missing = tuple(dict.fromkeys(inner for page in pages for inner in page.missing))
-        return Listing(items, {item.key: item for item in items}, bodies, excluded, missing)
+        by_key = {item.key: item for item in items}
+        return Listing(items, by_key, bodies, excluded, missing, digest_of_items(items))
 
     async def _page(self, name: UpstreamName, method: str, cursor: str | None, caller: Caller) -> Cached:
         params: dict[str, Json] = {} if cursor is None else {"cursor": encode(cursor)}
@@ -496,6 +514,13 @@ class Catalogue:
         key = (name, self._context(name, caller))
         delay = min(self._rests.get(key, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
         self._rests[key] = (self._clock() + delay, delay)
+
+
+def _digest(pages: tuple[bytes, ...]) -> bytes:
+    whole = sha256()
+    for page in pages:
+        whole.update(sha256(page).digest())
+    return whole.digest()
 
 
 def rules_of(config: Config, name: str) -> Rules:

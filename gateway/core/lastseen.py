@@ -25,7 +25,6 @@ _TOLERATED = 2
 @dataclass(slots=True)
 class _Seen:
     profile: Profile
-    items: Collection[Item]
     digest: bytes
     told: bool = False
     """Whether clients were told since that it may be another one."""
@@ -61,15 +60,15 @@ class LastSeen:
     def __repr__(self) -> str:
         return f"<LastSeen {self._count} lists>"
 
-    def record(self, at: Followed, method: str, profile: Profile, items: Collection[Item]) -> bool:
-        """Note what a list is now; whether it may have changed without anybody having been told."""
+    def record(self, at: Followed, method: str, profile: Profile, digest: bytes) -> bool:
+        """Note a list's digest as of now; whether it may have changed without anybody having been told."""
         shown = self._shown.get((at, method))
         if shown is None:
             shown = self._shown[at, method] = _Shown(OrderedDict(), self._forgot)
         self._shown.move_to_end((at, method))
         seen = shown.by_profile.get(profile.digest)
         if seen is None:
-            new = _Seen(profile, items, _digest(items))
+            new = _Seen(profile, digest)
             changed = (
                 shown.forgot
                 and at in self.heeded
@@ -80,11 +79,8 @@ class LastSeen:
             self._make_room()
             return changed
         shown.by_profile.move_to_end(profile.digest)
-        same = seen.items is items or seen.digest == (digest := _digest(items))
-        told = seen.told
-        if not same:
-            seen.digest = digest
-        seen.items, seen.told = items, False
+        same, told = seen.digest == digest, seen.told
+        seen.digest, seen.told = digest, False
         if told:
             self._alarms[at.upstream, method] = self._alarms[at.upstream, method] + 1 if same else 0
         return not same and not told
@@ -184,7 +180,7 @@ class Findings:
         return any(found.get(what) == digest for what, digest in digests.items())
 
 
-def _digest(items: Collection[Item]) -> bytes:
+def digest_of_items(items: Collection[Item]) -> bytes:
     """Return what tells a list from another; the order of its items is no part of it."""
     whole = sha256()
     for item in sorted(join(item.members) for item in items):

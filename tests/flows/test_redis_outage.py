@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.cache.policy import Lookup, Rules, public_key
+from gateway.cache.redis_store import GET
 from gateway.protocol.call import MODERN_VERSION, Change, Reply, UpstreamName
 from gateway.protocol.jsonrpc import encode, value
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
 from tests.support.replicas import Replica, replica
+from tests.support.running import Clock, running
+from tests.support.scripted import ScriptedUpstream, tool
 
 GH = UpstreamName("gh")
 LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
@@ -139,3 +142,34 @@ async def test_a_change_heard_while_redis_was_away_is_told_when_it_is_back(serve
             await each.linked()
             cached = await each.cache.get(LISTS, upstream)
             assert value(cached.entry.result)["version"] == 2
+
+
+async def test_time_spent_on_redis_is_not_held_against_an_upstream(server: RedisServer) -> None:
+    """A list that timed out over Redis rests nobody: with a clock that stands still the next one is whole."""
+    async with (
+        redis_proxy(server, [GET]) as proxy,
+        ScriptedUpstream(tools=[tool("a")], page_size=1) as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+        running(
+            {
+                "alpha": {"url": alpha.url, "list_timeout": 0.3},
+                "beta": {"url": beta.url, "list_timeout": 0.3},
+            },
+            cache={"redis": proxy.url, "redis_timeout": 10.0},
+            secrets={"keys": ["0123456789abcdef-key"]},
+            admin="127.0.0.1:0",
+            clock=Clock(),
+        ) as gateway,
+    ):
+        while (await gateway.admin("/status.json"))[1]["cache"]["redis"] != "up":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        released = asyncio.Event()
+
+        async def hold() -> None:
+            await released.wait()
+
+        proxy.before["get"] = hold
+        await gateway.ask("tools/list")
+        released.set()
+        whole = await gateway.ask("tools/list")
+        assert (sorted(whole.names), whole.missing) == (["alpha__a", "beta__b"], [])

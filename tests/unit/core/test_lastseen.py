@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.audience import Followed
 from gateway.core.capabilities import Profile
-from gateway.core.lastseen import LastSeen
+from gateway.core.lastseen import LastSeen, digest_of_items
 from gateway.core.lists import Item
 from gateway.protocol.call import Partition, UpstreamName
 
@@ -14,8 +14,8 @@ PLAIN, RICH = Profile(b"{}", "plain"), Profile(b'{"x":{}}', "rich")
 TOOLS = "tools/list"
 
 
-def tools(*names: str) -> tuple[Item, ...]:
-    return tuple(Item(name, {"name": name.encode()}) for name in names)
+def tools(*names: str) -> bytes:
+    return digest_of_items([Item(name, {"name": name.encode()}) for name in names])
 
 
 @pytest.fixture
