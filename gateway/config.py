@@ -474,6 +474,8 @@ class Subscriptions(Model):
     pending: PositiveSize = 2**20
     """Bytes of tasks' and extensions' notices that may wait for one listener: more of an extension are
     dropped, more of tasks end its stream."""
+    uri_bytes: PositiveSize = 256 * 2**10
+    """The most that the URIs and task ids of one listen may add up to; more are refused."""
     lease: Wait = 5.0
     """With `cache.redis`: how long the replica that holds a stream may be silent before another does."""
 

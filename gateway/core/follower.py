@@ -16,20 +16,27 @@ from gateway.cache.policy import ancestors
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
 from gateway.core.discover import extends, notifies, subscribes
 from gateway.core.following import Following, Granted, State
+from gateway.core.sifting import Sieve, names_only
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
-from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, join
+from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError, join
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
+from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.pool import UpstreamPool
-from gateway.upstream.retrying import Pace
+from gateway.upstream.retrying import Pace, spread
 
 log = logging.getLogger(__name__)
 
 _A_DAY = 86400.0
 _LINGER = 20
 """How many times longer a stream that was asked for too much stays than one that was asked for too little."""
+
+_EXCERPT = 2000
+"""Characters of an upstream's error that are looked at for the log."""
+_ABOUT_THE_WISH = frozenset({Reason.STATUS, Reason.PROTOCOL, Reason.TOO_LARGE, Reason.TIMEOUT})
+"""What may have become of a listen because of what it asked for; nobody was there to ask otherwise."""
 
 _WITH_TASKS = join({"extensions": join({TASKS: b"{}"})})
 
@@ -48,6 +55,10 @@ class Ears:
     """Nobody has wanted anything of it for a while; it has ended."""
     missed: Callable[["Follower"], None]
     """Another replica may have said something that was not heard here."""
+    withdrawn: Callable[["Follower", Wanted], None]
+    """Of these resources and tasks the upstream does not tell, whatever it granted before."""
+    restored: Callable[["Follower", frozenset[str]], None]
+    """These resources are told of again, later than the rest of what was missed."""
 
 
 class Follower:
@@ -80,8 +91,14 @@ class Follower:
         self._kinds: Counter[Kind] = Counter()
         self._uris: Counter[str] = Counter()
         self._tasks: Counter[str] = Counter()
-        self._unfit = Wanted()
-        """The resources and tasks for whose sake the upstream refused a whole listen."""
+        self._pace = Pace(settings.retry, settings.longest_retry)
+        self._sieve = Sieve(self._pace, random)
+        self._again = 0.0
+        """When to ask once more after a refusal, in the loop's time."""
+        self._refusal: int | None = None
+        """The code of the last refusal that was logged."""
+        self._owed: frozenset[str] = frozenset()
+        """Resources that were told of before the last gap, and are not yet again."""
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, wherever it was, None before the first."""
@@ -100,7 +117,6 @@ class Follower:
         """Set and replaced whenever something was found out."""
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._others = Wanted()
         self._elsewhere: Granted | None = None
         """What was last heard of the stream that another replica holds."""
         self._share = following.share(
@@ -151,7 +167,6 @@ class Follower:
         self._kinds.update(kinds_of(wanted))
         self._uris.update(wanted.uris)
         self._tasks.update(wanted.tasks)
-        self._turned_away = False
         self._share.want()
         self.start()
         self._stir.set()
@@ -161,14 +176,15 @@ class Follower:
         self._kinds = self._kinds - Counter(kinds_of(wanted))
         _take(self._uris, wanted.uris)
         _take(self._tasks, wanted.tasks)
-        self._unfit &= self._all
         self._share.want()
         self._stir.set()
 
     def wake(self) -> None:
         """Try at once: the upstream is back, and may be another one now."""
         self._unsupported = False
-        self._unfit = Wanted()
+        self._turned_away = False
+        self._refusal = None
+        self._sieve.forget()
         self._woken.set()
         self._stir.set()
 
@@ -189,7 +205,7 @@ class Follower:
 
     async def honours(self, wanted: Wanted) -> Wanted:
         """Return what of these resources and tasks the upstream tells of, once it has said so."""
-        named = Wanted(uris=wanted.uris, tasks=wanted.tasks)
+        named = names_only(wanted)
         while True:
             if self._unsupported or self._turned_away or not named & self._wish():
                 return Wanted()
@@ -199,6 +215,12 @@ class Follower:
             if granted.state in ("unsupported", "refused"):
                 return Wanted()
             await self._settled.wait()
+
+    @property
+    def withdrawn(self) -> Wanted:
+        """The resources and tasks that were asked for in vain."""
+        granted = self._share.granted or self._granted()
+        return names_only(granted.asked - granted.honoured)
 
     @property
     def _own(self) -> Wanted:
@@ -211,7 +233,11 @@ class Follower:
         return self._own | self._share.others
 
     def _wish(self) -> Wanted:
-        """Return what to ask for: what is wanted, as far as the upstream declared that it tells of it."""
+        """Return what to ask for: what of it was not refused of late."""
+        return self._sieve.fit(self._declared(), _now())
+
+    def _declared(self) -> Wanted:
+        """Return what is wanted, as far as the upstream declared that it tells of it."""
         wanted, discovered = self._all, self._pool.discovered(self.at.upstream)
         if discovered is None:  # it has said nothing yet: whatever is wanted may be had
             return Wanted(uris=wanted.uris, tasks=wanted.tasks)
@@ -219,7 +245,7 @@ class Follower:
         tools, prompts, resources = (told[kind] and (self._always or getattr(wanted, kind)) for kind in KINDS)
         uris = wanted.uris if subscribes(discovered.capabilities) else frozenset()
         tasks = wanted.tasks if extends(discovered.capabilities, TASKS) else frozenset()
-        return Wanted(tools, prompts, resources, uris - self._unfit.uris, tasks - self._unfit.tasks)
+        return Wanted(tools, prompts, resources, uris, tasks)
 
     def _granted(self) -> Granted:
         """Return what our own stream tells of. What is not worth asking for counts as asked in vain."""
@@ -242,10 +268,8 @@ class Follower:
             if granted.state == "following":
                 self._heard_of, self._accepted = granted.honoured.uris, True
             if granted.state == "refused" and self._accepted:
+                self._accepted = False
                 self._ears.refused(self)
-        if self._share.holds:
-            self._turned_away = self._turned_away and not self._share.others - self._others
-            self._others = self._share.others
         self._found_out()
         self._stir.set()
 
@@ -277,25 +301,42 @@ class Follower:
             wish = self._wish()
             if not self.wanted or (stream is not None and not wish - stream.asked and wish != stream.asked):
                 # Who leaves may come back at once, and a stream that says too much hurts nobody.
-                if await _happens(self._stir, self._settings.debounce * _LINGER):
+                # Nor is it asked again any sooner for that.
+                linger = self._settings.debounce * _LINGER
+                if self._resting:
+                    linger = max(linger, self._again - _now())
+                if await _happens(self._stir, linger):
                     continue
                 if not self.wanted:
                     return
-            elif not wish or self._unsupported or self._turned_away or wish == self._asked:
+            elif not wish or wish == self._asked or self._resting:
                 self._tried.set()
-                await self._stir.wait()
+                await self._rest()
                 continue
             elif stream is not None:
-                await asyncio.sleep(self._settings.debounce)
+                debounce = 0.0 if self._sieve.searching else self._settings.debounce
+                await asyncio.sleep(max(debounce, self._sieve.wait(_now())))
+                if stream.ended:
+                    continue
             wish = self._wish()
             if not wish:
                 self._drop()
-            elif not await self._open(wish):
+            elif not await self._open(self._sieve.trial(wish, self._asked)):
                 self._failures += 1
                 self._tried.set()
                 if self._out_of_reach and self._stream is None:
                     return  # another replica may get through to it
                 await self._pause()
+
+    @property
+    def _resting(self) -> bool:
+        """Whether the upstream said no to all of it, so lately that it is not asked again."""
+        return (self._unsupported or self._turned_away) and _now() < self._again
+
+    async def _rest(self) -> None:
+        """Wait for something else to be wanted, or for another attempt to be worth it."""
+        until = self._again if self._resting else self._sieve.next_fit(self._declared(), _now())
+        await _happens(self._stir, None if until is None else max(0.0, until - _now()))
 
     @property
     def _asked(self) -> Wanted | None:
@@ -310,57 +351,102 @@ class Follower:
         await self._pause()
 
     async def _pause(self) -> None:
-        pace = Pace(self._settings.retry, self._settings.longest_retry)
-        await _happens(self._woken, pace.pause(self._failures, self._random()))
+        """Wait after a failure; a stream that is lost meanwhile is not waited out."""
+        until = _now() + self._pace.pause(self._failures, self._random())
+        while (left := until - _now()) > 0 and not self._woken.is_set():
+            self._stir.clear()
+            if self._stream is not None and self._stream.ended:
+                return
+            await _happens(self._stir, left)
 
-    async def _open(self, wish: Wanted) -> bool:
-        """Open a stream for this wish and let go of the one before; whether that went well."""
-        stream = _Stream(self.at.upstream, wish, self._stir)
+    async def _open(self, trial: Wanted) -> bool:
+        """Open a stream that asks for this and let go of the one before; whether to go on at once."""
+        stream = _Stream(self.at.upstream, trial, self._stir)
         before = self._stream
         self._woken.clear()
         try:
-            await stream.open(lambda: self._read(stream), self._background, f"listen to {self.at.upstream}")
+            await stream.open(
+                lambda: self._read(stream),
+                self._background,
+                f"listen to {self.at.upstream}",
+                instead_of=before,
+            )
         except Challenge:
-            self._turned_away = True
-            self._found_out()
-            if self._accepted:
-                self._ears.refused(self)
-            return False
+            self._turn_away()
+            return True
         except McpError as error:
-            return self._declined(error, wish)
+            return self._declined(error, trial)
         except UpstreamUnavailable as error:
             log.debug("upstream %s: no notification stream: %s", self.at.upstream, error)
+            if error.reason in _ABOUT_THE_WISH:
+                slow = error.reason is Reason.TIMEOUT
+                if self._sieve.refused(trial, self._asked, _now(), certain=False, slow=slow):
+                    self._found_out()
+                    return True
             self._out_of_reach = True
             return False
+        if stream.superseded:
+            return True
         self._accepted, self._out_of_reach = True, False
         self._asked_before = Wanted() if before is None else before.asked
+        self._unsupported = self._turned_away = False
+        self._sieve.took(trial)
         self._stream = stream
         if before is not None:
             if before.lasted >= self._settings.stable:
                 self._failures = 0
             before.close()
         if before is None or before.ended:
+            self._owed |= self._heard_of or frozenset()
             self._resumed()
+            self._owed -= stream.honoured.uris
+        elif restored := self._owed & stream.honoured.uris:
+            self._owed -= restored
+            self._ears.restored(self, restored)
+        self._owed &= self._all.uris
         self._heard_of = stream.honoured.uris
         self._found_out()
         return True
 
-    def _declined(self, error: McpError, wish: Wanted) -> bool:
-        """Take an upstream's no for what it is; whether there is anything left to try at once."""
-        if error.code == METHOD_NOT_FOUND:
-            log.info("upstream %s does not serve subscriptions/listen", self.at.upstream)
-            self._unsupported = True
-            if self._stream is None and self._heard_of is not None:  # it did before it was restarted
+    def _turn_away(self) -> None:
+        """Take in that the credential is refused: who was promised anything is let go, once (L-11)."""
+        accepted, self._accepted = self._accepted, False
+        self._turned_away = True
+        self._failures += 1
+        self._again = _now() + self._pace.pause(self._failures, self._random())
+        self._found_out()
+        if accepted:
+            self._ears.refused(self)
+
+    def _declined(self, error: McpError, trial: Wanted) -> bool:
+        """Take an upstream's no for what it is; whether there is anything to be done at once."""
+        unknown = error.code == METHOD_NOT_FOUND and self._stream is None
+        if self._refusal != error.code:  # once, however often it is asked
+            self._refusal = error.code
+            level = logging.INFO if unknown else logging.WARNING
+            log.log(
+                level, "upstream %s refuses to be listened to: %s", self.at.upstream, self._excerpt(error)
+            )
+        if unknown:
+            if not self._unsupported and self._heard_of is not None:  # it did before it was restarted
                 self._resumed()
                 self._heard_of = None
-        else:
-            if error.code == INVALID_PARAMS:
-                new = wish - (self._asked or Wanted())
-                # Tasks come to an end, resources hardly ever: those may yet be told of.
-                self._unfit |= Wanted(tasks=new.tasks) if new.tasks else Wanted(uris=new.uris)
-            log.warning("upstream %s refuses to be listened to: %s", self.at.upstream, error)
+            self._unsupported = True
+            self._again = _now() + spread(self._pace.longest, self._random())
+            self._found_out()
+            return True
+        if not self._sieve.refused(trial, self._asked, _now(), certain=True, slow=False):
+            return False
         self._found_out()
-        return error.code == METHOD_NOT_FOUND
+        return True
+
+    def _excerpt(self, error: McpError) -> str:
+        """Return the start of what an upstream wrote, on one line and without the caller's credential."""
+        words = " ".join(error.message[:_EXCERPT].split())
+        secret = self.principal.authorization or ""
+        secrets = {part for part in (secret, secret.rpartition(" ")[2]) if part}
+        text = "".join(char if char.isprintable() else "?" for char in redact(words, secrets))
+        return f"error {error.code}: {text[:200]}"
 
     def _resumed(self) -> None:
         if self._heard_of is not None:
@@ -393,6 +479,8 @@ class Follower:
         self._share.grant(self._granted())
         self._settled.set()
         self._settled = asyncio.Event()
+        if withdrawn := self.withdrawn:
+            self._ears.withdrawn(self, withdrawn)
 
 
 class _Stream:
@@ -404,18 +492,37 @@ class _Stream:
         self.asked = asked
         self.honoured = Wanted()
         self.ended = False
+        self.superseded = False
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stir = stir
         self._since: float | None = None
         self._until: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def open(self, reading: Callable[[], Awaitable[None]], background: Background, name: str) -> None:
-        """Run `reading`, which calls `acknowledged`; raises what it raised before that."""
+    async def open(
+        self,
+        reading: Callable[[], Awaitable[None]],
+        background: Background,
+        name: str,
+        *,
+        instead_of: "_Stream | None" = None,
+    ) -> None:
+        """Run `reading`, which calls `acknowledged`; raises what it raised before that.
+
+        Should the stream end that it is to take the place of, this one is `superseded` instead: what was
+        heard of before is more urgent than what is new.
+        """
         self._task = background.start(self._run(reading), name=name)
         # Work that is cancelled before its first step never gets to its own `finally`.
         self._task.add_done_callback(self._end)
         try:
+            if instead_of is not None:
+                await asyncio.wait({self._opened, instead_of.over}, return_when=asyncio.FIRST_COMPLETED)
+                if not self._opened.done():
+                    self.superseded = True
+                    self.close()
+                    return
             await self._opened
         except BaseException:
             self.close()
@@ -457,6 +564,8 @@ class _Stream:
         self._until = asyncio.get_running_loop().time()
         if not self._opened.done():
             self._opened.cancel()
+        if not self.over.done():
+            self.over.set_result(None)
         self._stir.set()
 
 
@@ -467,8 +576,12 @@ def _take(counted: Counter[str], names: frozenset[str]) -> None:
             del counted[name]
 
 
-async def _happens(event: asyncio.Event, within: float) -> bool:
-    """Whether an event comes to pass in this time."""
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _happens(event: asyncio.Event, within: float | None) -> bool:
+    """Whether an event comes to pass in this time, None = however long that takes."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()

@@ -114,12 +114,22 @@ class Hub:
         )
         self._followers: dict[Followed, Follower] = {}
         self._claims: dict[Subscription, list[tuple[Follower, Wanted]]] = {}
+        self._joining: set[Subscription] = set()
+        """The streams that have not been promised anything yet."""
         self._expiries: dict[Subscription, asyncio.TimerHandle] = {}
         self._lanes: dict[Followed, Lane] = {}
         self._refresher = Refresher(self._refresh, pause=self._settings.gather, background=background)
         self._looks = TaskLooks(self._look_at_task, self._audience.tasks_of, background=background)
         self._lacking: dict[tuple[UpstreamName, str], _Lacking] = {}
-        self._ears = Ears(self._heard, self._resumed, self._refused, self._idle, self._missed)
+        self._ears = Ears(
+            self._heard,
+            self._resumed,
+            self._refused,
+            self._idle,
+            self._missed,
+            self._withdrawn,
+            self._restored,
+        )
         self._findings = Findings()
         self._resuming: set[asyncio.Task[None]] = set()
         self._following.hear(self._relayed)
@@ -189,6 +199,7 @@ class Hub:
         stream = Subscription(id, endpoint, principal.partition, wanted, extensions, room=room)
         self._audience.add(stream, places, tasks)
         self._metrics.subscriptions(len(self._audience))
+        self._joining.add(stream)
         try:
             if places or tasks or self._forwarding:
                 claims = self._claim(stream, principal, [*places.values(), *tasks.values()])
@@ -196,6 +207,11 @@ class Hub:
         except BaseException:
             self.leave(stream)
             raise
+        finally:
+            self._joining.discard(stream)
+        for follower, wanted in self._claims.get(stream, ()):
+            if follower.withdrawn & wanted:
+                stream.end("withdrawn")
         self._watch_end(stream, principal)
         for (name, method), lacking in self._lacking.items():
             self._look_again(name, method, lacking.caller)
@@ -610,6 +626,19 @@ class Hub:
         """End the streams of a caller whose credential an upstream does not take any more (L-11)."""
         for stream in list(self._audience.of(follower.at)):
             stream.end("refused")
+
+    def _withdrawn(self, follower: Follower, names: Wanted) -> None:
+        """End the streams that were promised what is not told any more: who listens anew hears the truth."""
+        for stream, claims in self._claims.items():
+            if stream not in self._joining and any(
+                claimed is follower and wanted & names for claimed, wanted in claims
+            ):
+                stream.end("withdrawn")
+
+    def _restored(self, follower: Follower, uris: frozenset[str]) -> None:
+        """Tell of resources that were not followed for a while: they may have been updated unseen."""
+        for uri in sorted(uris):
+            self._lane(follower.at).add(Change(follower.at.upstream, "resources/read", uri, "reconnect"))
 
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         if endpoint in self._shows:

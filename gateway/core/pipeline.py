@@ -174,7 +174,7 @@ class Pipeline:
         The acknowledgement comes first and promises what is sure to be told, which may be nothing: an error
         would end clients that open a listen while they connect (L-03, L-04, L-07, L-08).
         """
-        wanted = _wanted(call)
+        wanted = _wanted(call, self._config.subscriptions.uri_bytes)
         deadline = asyncio.get_running_loop().time() + self._config.subscriptions.acknowledge
         stream = await self._hub.subscribe(
             call.id,
@@ -462,9 +462,14 @@ def _weight(snapshot: _Snapshot) -> int:
     return 1024 + 2 * len(view.body) + 64 * len(view.items)
 
 
-def _wanted(call: Call) -> Wanted:
-    """Return what a listen wants; raises when it wants tasks without knowing of them (L-23)."""
+def _wanted(call: Call, most: int) -> Wanted:
+    """Return what a listen wants; raises when it wants tasks without knowing of them (L-23), or too much.
+
+    What all clients name goes to their upstream in one message, which has to take it.
+    """
     wanted = read_wanted(call.params)
+    if sum(len(name.encode(errors="surrogatepass")) for name in (*wanted.uris, *wanted.tasks)) > most:
+        raise McpError(INVALID_PARAMS, f"notifications name more than {most} bytes of resources and tasks")
     if wanted.tasks and not declares(TASKS, call.meta.capabilities):
         raise missing_capability(needed(TASKS), "notifications.taskIds needs the tasks extension")
     return wanted

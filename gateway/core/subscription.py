@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.protocol.call import Partition, Sink
 from gateway.protocol.subscriptions import Circular, Wanted
 
-End: TypeAlias = Literal["stopping", "expired", "refused", "overflow"]
+End: TypeAlias = Literal["stopping", "expired", "refused", "withdrawn", "overflow"]
 """Why the gateway ended a stream; clients that leave are not among them."""
 
 Key: TypeAlias = tuple[str, str]

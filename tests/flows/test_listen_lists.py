@@ -136,10 +136,14 @@ async def test_a_listen_begins_whatever_state_the_upstreams_are_in() -> None:
         pass
 
 
-async def test_an_upstream_that_serves_no_listens_is_not_asked_again(alpha: ScriptedUpstream) -> None:
+async def test_an_upstream_that_serves_no_listens_is_not_asked_again_soon(alpha: ScriptedUpstream) -> None:
     """-32601: its lists age by their ttl; clients listen to the gateway all the same."""
     alpha.on("subscriptions/listen", error(-32601, "Method not found", http=404))
-    async with running({"alpha": alpha}, admin="127.0.0.1:0") as gateway, listening(gateway, TOOLS):
+    waits = {"longest_retry": 1000.0}
+    async with (
+        running({"alpha": alpha}, admin="127.0.0.1:0", subscriptions=waits) as gateway,
+        listening(gateway, TOOLS),
+    ):
         assert await followed(gateway) == "unsupported"
         for _ in range(3):
             await gateway.ask("tools/list")

@@ -121,7 +121,7 @@ async def test_a_resource_the_upstream_chokes_on_costs_the_others_nothing(
 ) -> None:
     """It refuses the listen as a whole: the one before stays."""
     async with listening(gateway, uris("alpha+file:///notes")) as stream:
-        alpha.once("subscriptions/listen", error(-32602, "Unknown resource", http=400))
+        alpha.on("subscriptions/listen", error(-32602, "Unknown resource", http=400))
         async with listening(gateway, uris("alpha+nonsense:"), {}, id=2):
             await alpha.notify(UPDATED, uri=NOTES)
             assert await told(stream) == (UPDATED, "alpha+file:///notes")
