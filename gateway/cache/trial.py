@@ -19,6 +19,7 @@ from gateway.cache.leads import LEAD, RELEASE, SCOPE
 from gateway.cache.redis_generations import ADVANCE, SYNC
 from gateway.cache.redis_store import DELETE, GET, PUT
 from gateway.support.bus import ANNOUNCE, CONFIRM, ENROL, RESIGN, TELL
+from gateway.support.leases import SHARE
 from gateway.support.redis import PING, Reply, Script, SharedRedis
 
 _TELL = "tell other replicas of changes"
@@ -75,12 +76,13 @@ class _Trial:
         self._patience = patience
         self._counts, self._entry, self._lead = f"{slot}:counts", f"{slot}:entry", f"{slot}:lead"
         self._note, self._members, self._told = f"{slot}:scope", f"{slot}:replicas", f"{slot}:told"
+        self._lease = [f"{slot}:lease:{part}" for part in ("lease", "members", "words")]
         self._channel = f"{prefix}:1:bus:trial:{name}"
         self._me = name
 
     async def run(self) -> AsyncGenerator[_Refused]:
         """Yield what is refused; no answer at all ends it, what is refused hinders no other part."""
-        for part in (self._answer, self._hear, self._keep, self._take_turns):
+        for part in (self._answer, self._hear, self._keep, self._take_turns, self._hold):
             try:
                 await part()
             except _Refused as refused:
@@ -126,9 +128,15 @@ class _Trial:
         await self._step(doing, SCOPE, [self._note])
         await self._step(doing, RELEASE, [self._lead, self._note], [self._me, "public", _LIFE_MS])
 
+    async def _hold(self) -> None:
+        doing, words = "let one replica listen for all", (1, _WORD, 1, _WORD)
+        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "hold", b"", *words])
+        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "leave", b"", *words])
+
     async def _clean_up(self) -> list[_Refused]:
         refused = []
-        for name in (self._entry, self._counts, self._lead, self._note, self._members, self._told):
+        names = (self._entry, self._counts, self._lead, self._note, self._members, self._told, *self._lease)
+        for name in names:
             try:
                 await self._step("forget results", DELETE, [name])
             except _Refused as one:
