@@ -16,7 +16,17 @@ from hashlib import sha256
 from typing import Literal, TypeAlias, TypeVar
 
 from gateway.protocol.call import HOP_META, Change, Partition, Scope, UpstreamName
-from gateway.protocol.jsonrpc import Json, Malformed, Members, canonical, is_null, items, join, split, text_of
+from gateway.protocol.jsonrpc import (
+    Json,
+    Malformed,
+    Members,
+    canonical,
+    is_null,
+    items,
+    join,
+    split,
+    text_or_none,
+)
 from gateway.protocol.methods import METHODS
 
 Key: TypeAlias = tuple[str | None, ...]
@@ -241,14 +251,14 @@ def hints_of(result: Json, rules: Rules, method: str) -> Hints:
         members = split(result)
     except Malformed:
         return Hints(0.0, "private", complete=False, why="incomplete")
-    if not is_null(members.get("resultType")) and _text(members["resultType"]) != "complete":
+    if not is_null(members.get("resultType")) and text_or_none(members["resultType"]) != "complete":
         return Hints(0.0, "private", complete=False, why="incomplete")
     if method == CALL:
         return _call_hints(members, rules)
     said = ttl_of(members.get("ttlMs"), float("inf"))
     ttl = min(max(said, rules.min_ttl.get(method, 0.0)), rules.max_ttl)
     raw = members.get("cacheScope")
-    public = raw is not None and _text(raw) == "public"
+    public = raw is not None and text_or_none(raw) == "public"
     scope, why, by = _scope(public, rules, by_floor_alone=said == 0.0 < ttl)
     overrides: list[Override] = []
     if ttl != said:
@@ -445,16 +455,9 @@ def _whole(text: str) -> None:
         raise ValueError("more digits than an integer holds everywhere")
 
 
-def _text(raw: Json | None) -> str | None:
-    try:
-        return text_of(raw)
-    except Malformed:  # an escape without meaning is no word that anybody here knows
-        return None
-
-
 def _content_uris(result: Json) -> list[str]:
     try:
-        uris = [_text(split(content).get("uri")) for content in items(split(result)["contents"])]
+        uris = [text_or_none(split(content).get("uri")) for content in items(split(result)["contents"])]
     except (KeyError, Malformed):
         return []  # no well-formed contents: the core will say so, the uri asked for still counts
     return [uri for uri in uris if uri is not None]

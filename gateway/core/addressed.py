@@ -34,7 +34,7 @@ from gateway.core.results import (
 )
 from gateway.core.reuse import origin, reuse
 from gateway.core.router import Namespace, uri_problem
-from gateway.core.shapes import InvalidResult, is_object
+from gateway.core.shapes import InvalidResult
 from gateway.core.tasks import Held, Tasks
 from gateway.protocol.call import (
     Answer,
@@ -57,6 +57,7 @@ from gateway.protocol.jsonrpc import (
     McpError,
     Members,
     is_null,
+    is_object,
     text_of,
 )
 from gateway.protocol.methods import Method
@@ -110,7 +111,7 @@ class Courier:
         """Return what the tool or prompt of this name answers."""
         name = _string(call, "name")
         arguments = call.params.get("arguments")
-        if arguments is not None and not is_null(arguments) and bytes(memoryview(arguments)[:1]) != b"{":
+        if not (is_null(arguments) or is_object(arguments)):
             raise McpError(INVALID_PARAMS, "arguments must be an object")
         turn = self._dialogue.resume(call, caller.principal)
         self._directory.check_offered(call.method, row)

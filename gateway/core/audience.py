@@ -15,7 +15,7 @@ from gateway.cache.policy import ancestors
 from gateway.core.router import Namespace
 from gateway.core.subscription import Key, Subscription
 from gateway.protocol.call import Notice, Partition, UpstreamName
-from gateway.protocol.jsonrpc import Json, Malformed, encode, join, text_of
+from gateway.protocol.jsonrpc import Json, encode, join, text_or_none
 from gateway.protocol.subscriptions import Circular, Wanted, circular
 
 _Key = TypeVar("_Key")
@@ -252,7 +252,7 @@ class Audience:
         return self._tell_task(task, notice)
 
     def _tell_task(self, task: _Task, notice: Notice) -> bool:
-        status = _text(notice.params.get("status"))
+        status = text_or_none(notice.params.get("status"))
         if task.end is not None and status != task.end:
             return False
         heard = False
@@ -377,16 +377,9 @@ def _update(uri: str) -> tuple[Key, Circular]:
     return (UPDATED, uri), circular(UPDATED, {"uri": encode(uri)})
 
 
-def _text(raw: Json | None) -> str | None:
-    try:
-        return None if raw is None else text_of(raw)
-    except Malformed:
-        return None
-
-
 def _time(raw: Json | None) -> datetime | None:
     try:
-        time = datetime.fromisoformat(_text(raw) or "")
+        time = datetime.fromisoformat(text_or_none(raw) or "")
     except ValueError:
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

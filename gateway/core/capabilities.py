@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.protocol.jsonrpc import Json, Malformed, canonical, encode, is_null, join, split, text_of
+from gateway.protocol.jsonrpc import (
+    Json,
+    Malformed,
+    canonical,
+    encode,
+    is_null,
+    is_object,
+    join,
+    split,
+    text_of,
+)
 from gateway.protocol.methods import TASKS, UI
 
 RELAYED = frozenset({"elicitation.form", "elicitation.url", "sampling", "sampling.tools", "roots"})
@@ -51,11 +61,11 @@ def relayable(
             case "sampling":
                 part = _sampling(raw, relay)
             case "roots":
-                part = b"{}" if "roots" in relay and _is_object(raw) else None
+                part = b"{}" if "roots" in relay and is_object(raw) else None
             case "extensions":
                 part = _extensions(raw, extensions)
             case "experimental":
-                part = raw if _is_object(raw) else None
+                part = raw if is_object(raw) else None
             case _:
                 part = raw
         if part is not None:
@@ -97,9 +107,7 @@ def digest_of(capabilities: bytes) -> str:
 
 def undeclared(required: Json, declared: Json) -> bytes | None:
     """Return which of the required capabilities the client did not declare, None when it did all of them."""
-    there = {
-        feature: _offered(feature, raw) for feature, raw in _present(declared).items() if _is_object(raw)
-    }
+    there = {feature: _offered(feature, raw) for feature, raw in _present(declared).items() if is_object(raw)}
     missing: dict[str, dict[str, dict[str, object]]] = {}
     for feature, raw in _present(required).items():
         parts = _parts(feature, raw)
@@ -113,7 +121,7 @@ def undeclared(required: Json, declared: Json) -> bytes | None:
 def declares(extension: str, declared: Json) -> bool:
     """Whether a client says that it knows this extension (K-01)."""
     extensions = _present(declared).get("extensions")
-    return extensions is not None and _is_object(_present(extensions).get(extension, b"null"))
+    return extensions is not None and is_object(_present(extensions).get(extension, b"null"))
 
 
 def needed(extension: str) -> bytes:
@@ -123,13 +131,11 @@ def needed(extension: str) -> bytes:
 
 def is_well_formed(capabilities: Json) -> bool:
     """Whether these are shaped as the schema wants them: objects in objects, no names in a list (E-15)."""
-    if not _is_object(capabilities):
+    if not is_object(capabilities):
         return False
     features = split(capabilities)
-    return all(_is_object(raw) for raw in features.values()) and all(
-        _is_object(part)
-        for feature in _NESTED & features.keys()
-        for part in split(features[feature]).values()
+    return all(is_object(raw) for raw in features.values()) and all(
+        is_object(part) for feature in _NESTED & features.keys() for part in split(features[feature]).values()
     )
 
 
@@ -153,7 +159,7 @@ def asked_of(requests: Mapping[str, Json]) -> bytes:
 
 
 def _elicitation(raw: Json, relay: frozenset[str]) -> bytes | None:
-    if not _is_object(raw):
+    if not is_object(raw):
         return None
     modes = _present(raw)
     kept = {
@@ -164,7 +170,7 @@ def _elicitation(raw: Json, relay: frozenset[str]) -> bytes | None:
 
 
 def _sampling(raw: Json, relay: frozenset[str]) -> bytes | None:
-    if "sampling" not in relay or not _is_object(raw):
+    if "sampling" not in relay or not is_object(raw):
         return None
     gated = {"tools", "context"}
     return join(
@@ -173,7 +179,7 @@ def _sampling(raw: Json, relay: frozenset[str]) -> bytes | None:
 
 
 def _extensions(raw: Json, allowed: frozenset[str]) -> bytes | None:
-    kept = {id: settings for id, settings in _present(raw).items() if id in allowed and _is_object(settings)}
+    kept = {id: settings for id, settings in _present(raw).items() if id in allowed and is_object(settings)}
     return join(kept) if kept else None
 
 
@@ -205,10 +211,6 @@ def _offered(feature: str, raw: Json) -> frozenset[str]:
 
 def _present(raw: Json) -> Mapping[str, msgspec.Raw]:
     """Return the members that are not null; nothing for what is no object."""
-    if not _is_object(raw):
+    if not is_object(raw):
         return _NOTHING
     return {key: value for key, value in split(raw).items() if not is_null(value)}
-
-
-def _is_object(raw: Json) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"{"

@@ -24,7 +24,6 @@ from gateway.core.shapes import (
     UriSpace,
     changes_of,
     is_array,
-    is_object,
     object_pieces,
 )
 from gateway.protocol.call import Call, Principal, UpstreamName
@@ -37,6 +36,7 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
+    is_object,
     items,
     join,
     split,

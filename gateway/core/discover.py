@@ -10,7 +10,17 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.core.capabilities import RELAYED_EXTENSIONS
-from gateway.protocol.jsonrpc import Json, Malformed, canonical, encode, is_null, join, split, text_of
+from gateway.protocol.jsonrpc import (
+    Json,
+    Malformed,
+    canonical,
+    encode,
+    is_null,
+    is_object,
+    join,
+    split,
+    text_or_none,
+)
 from gateway.protocol.methods import TASKS, UI
 
 _OFFERED = ("completions", "logging", "prompts", "resources", "tools")
@@ -65,7 +75,7 @@ def merge(
     """
     read = [_read(part.result) for part in parts]
     said = [result.get("capabilities") for result in read]
-    readable = [_object(raw) for raw in said if raw is not None and (is_null(raw) or _is_object(raw))]
+    readable = [_object(raw) for raw in said if raw is not None and (is_null(raw) or is_object(raw))]
     texts = [_text(result.get("instructions")) for result in read]
     return Merged(
         _capabilities(readable, listens=listens, allowed=extensions),
@@ -132,7 +142,7 @@ def _extensions(parts: list[Mapping[str, msgspec.Raw]], allowed: frozenset[str])
     merged: dict[str, Json] = {}
     for id in dict.fromkeys(id for part in parts for id in part if id in allowed):
         settings = [part[id] for part in parts if id in part and not is_null(part[id])]
-        objects = [raw for raw in settings if _is_object(raw)]
+        objects = [raw for raw in settings if is_object(raw)]
         if id == TASKS and settings:
             merged[id] = b"{}"
         elif objects and len(objects) == len(settings) and _same(objects):
@@ -214,11 +224,7 @@ def _cut(text: str, limit: int) -> str:
 
 def _text(raw: Json | None) -> str:
     """Return an upstream's instructions so that they cannot pose as another upstream's block."""
-    try:
-        text = text_of(raw) or ""
-    except Malformed:
-        return ""
-    return _TAG.sub("&lt;", text).strip()
+    return _TAG.sub("&lt;", text_or_none(raw) or "").strip()
 
 
 def _read(result: Json) -> Mapping[str, msgspec.Raw]:
@@ -230,12 +236,8 @@ def _read(result: Json) -> Mapping[str, msgspec.Raw]:
 
 def _object(raw: Json | None) -> Mapping[str, msgspec.Raw]:
     """Return the members of an object, none for anything else."""
-    return split(raw) if raw is not None and _is_object(raw) else _NOTHING
+    return split(raw) if raw is not None and is_object(raw) else _NOTHING
 
 
 def _is_true(raw: Json | None) -> bool:
     return raw is not None and bytes(memoryview(raw)[:5]) == _TRUE
-
-
-def _is_object(raw: Json) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"{"

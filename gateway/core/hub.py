@@ -47,7 +47,7 @@ from gateway.protocol.call import (
     UpstreamName,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode, split, text_of
+from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode, split, text_or_none
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
@@ -340,7 +340,7 @@ class Hub:
     def _heard(self, at: Followed, notice: Notice) -> None:
         """Take in what an upstream says on a followed stream; called by whoever reads it."""
         if notice.method == UPDATED:
-            uri = _text(notice.params.get("uri"))
+            uri = text_or_none(notice.params.get("uri"))
             if uri is not None and uri_problem(uri) is None:  # the longest would be kept for each stream
                 self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
                 return
@@ -363,7 +363,7 @@ class Hub:
         return bool(hearing)
 
     def _task(self, at: Followed, notice: Notice) -> bool:
-        id = _text(notice.params.get("taskId"))
+        id = text_or_none(notice.params.get("taskId"))
         return id is not None and self._audience.task(at, id, notice)
 
     def _found(self, at: Followed, method: str) -> None:
@@ -643,10 +643,3 @@ class Hub:
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         if endpoint in self._shows:
             self._shows[endpoint](endpoint, partition, uri, upstream)
-
-
-def _text(raw: Json | None) -> str | None:
-    try:
-        return text_of(raw)
-    except Malformed:
-        return None

@@ -18,6 +18,7 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
+    is_object,
     items,
     member_start,
     split,
@@ -77,8 +78,8 @@ BLOCK = Shape(
 )
 MESSAGE = Shape(inside={"content": BLOCK})
 
-_OBJECT, _ARRAY = b"{["
-"""What values of these kinds begin with."""
+_ARRAY = ord("[")
+"""What an array begins with."""
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -182,11 +183,6 @@ def segments_of(pieces: Pieces) -> tuple[Json, ...]:
     if run:
         segments.append(b"".join(run))
     return tuple(segments)
-
-
-def is_object(raw: Json | None) -> bool:
-    """Whether a value is there and begins like an object."""
-    return raw is not None and memoryview(raw)[0] == _OBJECT
 
 
 def is_array(raw: Json | None) -> bool:

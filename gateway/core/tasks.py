@@ -14,7 +14,7 @@ from gateway.core.capabilities import declares
 from gateway.core.dialogue import Dialogue, holder
 from gateway.core.federation import Federation
 from gateway.core.results import Dressed, Promising, dress_error, inlined, made
-from gateway.core.shapes import InvalidResult, Pieces, UriSpace, is_object, object_pieces
+from gateway.core.shapes import InvalidResult, Pieces, UriSpace, object_pieces
 from gateway.protocol.call import Call, Notice, Principal, UpstreamName
 from gateway.protocol.jsonrpc import (
     INVALID_PARAMS,
@@ -24,6 +24,7 @@ from gateway.protocol.jsonrpc import (
     Members,
     encode,
     is_null,
+    is_object,
     read_error,
     split,
     text_of,

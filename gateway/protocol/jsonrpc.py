@@ -194,6 +194,19 @@ def text_of(raw: Json | None) -> str | None:
         raise Malformed(_reason(error)) from None
 
 
+def text_or_none(raw: Json | None) -> str | None:
+    """Return the string a raw value holds, or None, also for an escape or a number without meaning."""
+    try:
+        return text_of(raw)
+    except Malformed:
+        return None
+
+
+def is_object(raw: Json | None) -> bool:
+    """Whether a value is there and begins like an object."""
+    return raw is not None and bytes(memoryview(raw)[:1]) == b"{"
+
+
 def encode(data: object) -> bytes:
     """Return plain data as JSON text; Raw values inside are spliced as they are."""
     return msgspec.json.encode(data)

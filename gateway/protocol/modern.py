@@ -39,6 +39,7 @@ from gateway.protocol.jsonrpc import (
     McpError,
     is_json,
     is_null,
+    is_object,
     is_utf8,
     mended,
     nests_deeper,
@@ -117,7 +118,7 @@ def _nothing_passes(method: str) -> bool:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_QUOTE, _BRACE = b'"{'
+_QUOTE = ord('"')
 _INTEGER = re.compile(rb"-?[0-9]+")
 _NO_LINES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _NO_PARAMS: Mapping[str, Json] = MappingProxyType({})
@@ -462,10 +463,10 @@ def _unsupported(requested: str) -> McpError:
 def _request_meta(version: str, meta: Mapping[str, Json]) -> RequestMeta:
     """Return `_meta` read (step 13); a null stands for an absent optional member (E-26)."""
     capabilities = meta[META_CAPABILITIES]
-    if not _is_object(capabilities):
+    if not is_object(capabilities):
         raise McpError(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] is not an object")
     client_info = meta.get(META_CLIENT_INFO)
-    if client_info is not None and not (_is_object(client_info) or is_null(client_info)):
+    if client_info is not None and not (is_object(client_info) or is_null(client_info)):
         raise McpError(INVALID_PARAMS, f"params._meta[{META_CLIENT_INFO!r}] is not an object")
     vendor = {
         key: raw for key, raw in meta.items() if key not in HOP_META and key.casefold() not in _FOLDED_META
@@ -507,7 +508,7 @@ def _check_params(method: str, params: dict[str, Json]) -> None:
         raise McpError(INVALID_PARAMS, f"params.{row.named_by} {wrong}")
     if row.kind == "named":
         arguments = params.get("arguments")
-        if arguments is not None and not _is_object(arguments):
+        if arguments is not None and not is_object(arguments):
             if not is_null(arguments):
                 raise McpError(INVALID_PARAMS, "params.arguments is not an object")
             del params["arguments"]  # as good as absent (E-26), and strict peers refuse it (E-28)
@@ -535,17 +536,13 @@ def _name_header(lines: Lines) -> str | None:
 
 def _object(raw: Json | None, where: str) -> dict[str, Json]:
     """Return the members of an object of the envelope, none of them named twice."""
-    if raw is None or not _is_object(raw):
+    if raw is None or not is_object(raw):
         raise McpError(INVALID_PARAMS, f"{where} is not an object")
     try:
         members: dict[str, Json] = {**split_strict(raw)}
     except DuplicateKey as error:
         raise McpError(INVALID_REQUEST, f"{where} names {_names(error)} twice") from None
     return members
-
-
-def _is_object(raw: Json) -> bool:
-    return memoryview(raw)[0] == _BRACE
 
 
 def _is_id(raw: Json) -> bool:

@@ -21,7 +21,7 @@ from gateway.protocol.jsonrpc import (
     items,
     join,
     split,
-    text_of,
+    text_or_none,
 )
 from gateway.protocol.sse import in_one_line
 
@@ -143,11 +143,4 @@ def _texts(raw: Json | None) -> list[str | None]:
         elements = items(raw)
     except Malformed:
         return [None]
-    return [_text(element) for element in elements]
-
-
-def _text(raw: Json) -> str | None:
-    try:
-        return text_of(raw)
-    except Malformed:  # such as 1e999, which no number here can hold
-        return None
+    return [text_or_none(element) for element in elements]

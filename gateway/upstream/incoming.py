@@ -11,7 +11,18 @@ from gateway.protocol.call import (
     Notice,
     Reply,
 )
-from gateway.protocol.jsonrpc import Incoming, Json, Malformed, McpError, is_null, join, split, text_of, value
+from gateway.protocol.jsonrpc import (
+    Incoming,
+    Json,
+    Malformed,
+    McpError,
+    is_null,
+    is_object,
+    join,
+    split,
+    text_of,
+    value,
+)
 from gateway.protocol.methods import METHODS
 from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, read_acknowledged
 
@@ -175,7 +186,7 @@ def _response(message: Incoming, id: int) -> Reply | McpError:
         return message.error
     if message.id is None or not _names(message.id, id):
         raise Malformed("the result answers another id")
-    if message.result is None or bytes(memoryview(message.result)[:1]) != b"{":
+    if message.result is None or not is_object(message.result):
         raise Malformed("the result is no object")
     return Reply(message.result)
 
