@@ -295,8 +295,9 @@ async def test_a_deaf_replica_is_waited_for_no_longer_than_its_last_lease(
     """Its commands work and its subscription stands, but it asks for no lease before it has heard itself."""
     async with (
         redis_proxy(server, []) as proxy,
-        Replica(server, lease=0.5) as one,
-        Replica(proxy, lease=0.5) as two,
+        # Long enough that a machine which stands still for a moment does not cost the other his own lease.
+        Replica(server, lease=2.0) as one,
+        Replica(proxy, lease=2.0) as two,
     ):
         proxy.deaf = True
         linked = two.bus._me
