@@ -21,7 +21,6 @@ from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_ca
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core.audience import Followed
-from gateway.core.busy import Busy
 from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
 from gateway.core.interned import Interned
@@ -43,6 +42,7 @@ from gateway.protocol.call import (
 )
 from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Malformed, McpError, encode
 from gateway.protocol.methods import METHODS
+from gateway.support.busy import Busy
 from gateway.support.metrics import Metrics
 from gateway.upstream.pool import UpstreamPool
 

@@ -15,7 +15,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha1
@@ -33,6 +33,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 
 from gateway.config import RedisAddress, RedisTls
+from gateway.support.busy import Busy
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 
@@ -143,31 +144,17 @@ class _Budget:
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self.over = False
-        self._left = seconds
-        self._clock = clock
-        self._waiting = 0
-        self._since = 0.0
+        self._seconds = seconds
+        self._busy = Busy(clock)
 
     @property
     def left(self) -> float:
         """The seconds that may still be waited; once the request has ended, whoever goes on has no budget."""
-        if self.over:
-            return inf
-        running = self._clock() - self._since if self._waiting else 0.0
-        return max(0.0, self._left - running)
+        return inf if self.over else max(0.0, self._seconds - self._busy.spent)
 
-    @contextmanager
-    def spent(self) -> Iterator[None]:
+    def spent(self) -> AbstractContextManager[None]:
         """Take the time within off it."""
-        if not self._waiting:
-            self._since = self._clock()
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._left -= self._clock() - self._since
+        return self._busy.asking()
 
 
 _budget: ContextVar[_Budget | None] = ContextVar("redis budget", default=None)

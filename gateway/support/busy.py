@@ -1,4 +1,4 @@
-"""Measures for how long an upstream was being waited for, as opposed to whatever else a request waits for."""
+"""Measures for how long a request waited for one thing, an upstream or Redis, and not for whatever else."""
 
 import time
 from collections.abc import Callable, Iterator

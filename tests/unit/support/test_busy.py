@@ -1,6 +1,6 @@
 """That time counts once, while anything is under way, and not otherwise."""
 
-from gateway.core.busy import Busy
+from gateway.support.busy import Busy
 from tests.unit.cache.clock import Clock
 
 
