@@ -12,7 +12,7 @@ whether an answer may be served: a lead, a note or a word that is false costs ti
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from gateway.protocol.call import UpstreamName
 from gateway.support.bus import Bus
 from gateway.support.redis import Script, SharedRedis, no_redis_budget
 from gateway.support.seal import Seal
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 State: TypeAlias = Literal["asking", "leads", "told", "late", "alone"]
 
@@ -173,9 +173,7 @@ class Leads:
             answer = await self._redis.run(LEAD, claim.keys[:1], [claim.me, life])
             if answer is not None and answer[0] == _FOLLOW:
                 turn.state = "late"
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(answer[1] / 1000, claim.bound)):
-                        await told.wait()
+                if await happens(told, min(answer[1] / 1000, claim.bound)):
                     turn.state = "told"
             else:
                 turn.state = "leads"

@@ -7,27 +7,30 @@ and the old one closed once the new one is acknowledged, so that nothing falls b
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gateway import config
 from gateway.cache.policy import ancestors
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
+from gateway.core.capabilities import needed
 from gateway.core.discover import extends, notifies, subscribes
 from gateway.core.following import Following, Granted, State
-from gateway.core.sifting import Sieve, names_only
+from gateway.core.sifting import Sieve
 from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
-from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError, join
+from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 from gateway.upstream.pool import UpstreamPool
 from gateway.upstream.retrying import Pace, spread
 
 log = logging.getLogger(__name__)
+
+N = TypeVar("N", bound=Hashable)
 
 _A_DAY = 86400.0
 _LINGER = 20
@@ -37,8 +40,6 @@ _EXCERPT = 2000
 """Characters of an upstream's error that are looked at for the log."""
 _ABOUT_THE_WISH = frozenset({Reason.STATUS, Reason.PROTOCOL, Reason.TOO_LARGE, Reason.TIMEOUT})
 """What may have become of a listen because of what it asked for; nobody was there to ask otherwise."""
-
-_WITH_TASKS = join({"extensions": join({TASKS: b"{}"})})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class Follower:
 
     def unwant(self, wanted: Wanted) -> None:
         """Take back a `want`."""
-        self._kinds = self._kinds - Counter(kinds_of(wanted))
+        _take(self._kinds, kinds_of(wanted))
         _take(self._uris, wanted.uris)
         _take(self._tasks, wanted.tasks)
         self._share.want()
@@ -205,7 +206,7 @@ class Follower:
 
     async def honours(self, wanted: Wanted) -> Wanted:
         """Return what of these resources and tasks the upstream tells of, once it has said so."""
-        named = names_only(wanted)
+        named = wanted.names
         while True:
             if self._unsupported or self._turned_away or not named & self._wish():
                 return Wanted()
@@ -220,7 +221,7 @@ class Follower:
     def withdrawn(self) -> Wanted:
         """The resources and tasks that were asked for in vain."""
         granted = self._share.granted or self._granted()
-        return names_only(granted.asked - granted.honoured)
+        return (granted.asked - granted.honoured).names
 
     @property
     def _own(self) -> Wanted:
@@ -240,7 +241,7 @@ class Follower:
         """Return what is wanted, as far as the upstream declared that it tells of it."""
         wanted, discovered = self._all, self._pool.discovered(self.at.upstream)
         if discovered is None:  # it has said nothing yet: whatever is wanted may be had
-            return Wanted(uris=wanted.uris, tasks=wanted.tasks)
+            return wanted.names
         told = {kind: notifies(discovered.capabilities, kind) for kind in KINDS}
         tools, prompts, resources = (told[kind] and (self._always or getattr(wanted, kind)) for kind in KINDS)
         uris = wanted.uris if subscribes(discovered.capabilities) else frozenset()
@@ -305,7 +306,7 @@ class Follower:
                 linger = self._settings.debounce * _LINGER
                 if self._resting:
                     linger = max(linger, self._again - _now())
-                if await _happens(self._stir, linger):
+                if await happens(self._stir, linger):
                     continue
                 if not self.wanted:
                     return
@@ -336,7 +337,7 @@ class Follower:
     async def _rest(self) -> None:
         """Wait for something else to be wanted, or for another attempt to be worth it."""
         until = self._again if self._resting else self._sieve.next_fit(self._declared(), _now())
-        await _happens(self._stir, None if until is None else max(0.0, until - _now()))
+        await happens(self._stir, None if until is None else max(0.0, until - _now()))
 
     @property
     def _asked(self) -> Wanted | None:
@@ -357,7 +358,7 @@ class Follower:
             self._stir.clear()
             if self._stream is not None and self._stream.ended:
                 return
-            await _happens(self._stir, left)
+            await happens(self._stir, left)
 
     async def _open(self, trial: Wanted) -> bool:
         """Open a stream that asks for this and let go of the one before; whether to go on at once."""
@@ -457,7 +458,7 @@ class Follower:
         listen = self._pool.listen(
             self.at.upstream,
             stream.asked,
-            capabilities=_WITH_TASKS if stream.asked.tasks else b"{}",
+            capabilities=needed(TASKS) if stream.asked.tasks else b"{}",
             authorization=self.principal.authorization if self.at.context is not None else None,
         )
         async with listen as listening:
@@ -569,7 +570,7 @@ class _Stream:
         self._stir.set()
 
 
-def _take(counted: Counter[str], names: frozenset[str]) -> None:
+def _take(counted: Counter[N], names: Iterable[N]) -> None:
     for name in names:
         counted[name] -= 1
         if counted[name] <= 0:
@@ -578,11 +579,3 @@ def _take(counted: Counter[str], names: frozenset[str]) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _happens(event: asyncio.Event, within: float | None) -> bool:
-    """Whether an event comes to pass in this time, None = however long that takes."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within):
-            await event.wait()
-    return event.is_set()

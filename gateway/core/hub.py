@@ -22,7 +22,6 @@ from gateway.core.audience import (
     Audience,
     Followed,
     Place,
-    Show,
     Tracked,
 )
 from gateway.core.capabilities import needed
@@ -104,7 +103,7 @@ class Hub:
             path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
             for path, endpoint in config.endpoints.items()
         }
-        self._shows: dict[str, Show] = {}
+        self._shows: dict[str, Callable[[Partition | None, str, UpstreamName], None]] = {}
         self._audience = Audience(
             self._served,
             namespaces(config),
@@ -148,7 +147,7 @@ class Hub:
 
     def join(self, endpoint: str, show: Callable[[Partition | None, str, UpstreamName], None]) -> None:
         """Let an endpoint know whose the URIs are that its clients are shown here (F-11)."""
-        self._shows[endpoint] = lambda _, partition, uri, upstream: show(partition, uri, upstream)
+        self._shows[endpoint] = show
 
     def start(self) -> None:
         """Begin to follow the upstreams whose lists are cached; does not wait for any of them."""
@@ -263,7 +262,7 @@ class Hub:
     ) -> list[tuple[Follower, Wanted]]:
         """Have the upstreams followed that this stream needs to hear of."""
         needs: dict[Followed, Wanted] = {}
-        lists = Wanted(stream.wanted.tools, stream.wanted.prompts, stream.wanted.resources)
+        lists = stream.wanted.lists
         for name in self._served[stream.endpoint]:
             if name in self._forwarding and lists:
                 needs[Followed(name, principal.partition)] = lists
@@ -642,4 +641,4 @@ class Hub:
 
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         if endpoint in self._shows:
-            self._shows[endpoint](endpoint, partition, uri, upstream)
+            self._shows[endpoint](partition, uri, upstream)

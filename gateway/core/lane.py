@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gateway.protocol.call import Change
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,4 @@ class Lane:
         if not self._not_before or any(map(self._is_due, self._pending)):
             return
         now = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(max(0.0, min(self._not_before.values()) - now)):
-                await self._stir.wait()
-        except TimeoutError:
-            pass
+        await happens(self._stir, max(0.0, min(self._not_before.values()) - now))

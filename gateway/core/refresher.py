@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from gateway.core.audience import Followed
 from gateway.protocol.call import UpstreamName
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +69,7 @@ class Refresher:
                         await self._refresh(at, mine)
                     except Exception:  # a bug must not leave this upstream unseen
                         log.exception("upstream %s: its lists could not be refreshed", name)
-                try:
-                    async with asyncio.timeout(pause):
-                        await urgent.wait()
-                except TimeoutError:
+                if not await happens(urgent, pause):
                     pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             del self._due[name], self._urgent[name]

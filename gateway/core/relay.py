@@ -16,7 +16,7 @@ import msgspec
 from cachetools import LRUCache
 
 from gateway.core.audience import Followed
-from gateway.core.following import Aside, Digests, Found, Gap, Hear, Looking, Lost, Said
+from gateway.core.following import TASK, Aside, Digests, Found, Gap, Hear, Looking, Lost, Said
 from gateway.protocol.call import Change, Notice, Partition, UpstreamName
 from gateway.support.bus import Bus
 from gateway.support.tasks import Background
@@ -172,7 +172,7 @@ def _key(at: Followed, said: Said) -> _Key:
         case Change() | Found() | Aside():
             change = said if isinstance(said, Change) else said.change
             return at, kind, change.method, change.uri, change.partition
-        case Notice("notifications/tasks", params):
+        case Notice(method, params) if method == TASK:
             return at, kind, bytes(params.get("taskId", b""))  # it says all of it each time
         case Notice(method, params):
             return at, kind, method, *((key, bytes(raw)) for key, raw in params.items())

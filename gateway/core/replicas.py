@@ -200,6 +200,6 @@ def _bounded(wanted: Wanted) -> bytes:
     text = _encode(wanted)
     while len(text) > _LARGEST:
         kept = sorted(wanted.uris)[: len(wanted.uris) // 2]
-        wanted = Wanted(wanted.tools, wanted.prompts, wanted.resources, frozenset(kept))
+        wanted = wanted.lists | Wanted(uris=frozenset(kept))
         text = _encode(wanted)
     return text

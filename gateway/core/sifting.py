@@ -41,7 +41,7 @@ class Sieve:
         if not self._left_out:
             return wish
         kept = [name for name in _names(wish) if self._until(name) <= now]
-        return _lists(wish) | _wanted(kept)
+        return wish.lists | _wanted(kept)
 
     def next_fit(self, wish: Wanted, now: float) -> float | None:
         """Return when the first of the names that are left out is worth another attempt."""
@@ -62,7 +62,7 @@ class Sieve:
         if asked is None:
             if self._taken is None and not suspects:
                 return wish
-            base = _lists(wish) | ((self._taken or _NOTHING) & wish - suspects)
+            base = wish.lists | ((self._taken or _NOTHING) & wish - suspects)
             if base:
                 return base
         clean = wish - base - suspects
@@ -84,7 +84,7 @@ class Sieve:
         if not blamed:
             return False
         self._suspects = [part for each in self._suspects if (part := each - blamed)]
-        if asked is None and _lists(trial):  # it may refuse the lists, too, and is about to be asked
+        if asked is None and trial.lists:  # it may refuse the lists, too, and is about to be asked
             self._suspects.insert(0, blamed)
             return True
         names = list(_names(blamed))
@@ -120,20 +120,11 @@ class Sieve:
             del self._left_out[next(iter(self._left_out))]
 
 
-def names_only(wanted: Wanted) -> Wanted:
-    """Return the resources and tasks without the lists."""
-    return Wanted(uris=wanted.uris, tasks=wanted.tasks)
-
-
 def _halves(blamed: Wanted, names: list[tuple[str, str]]) -> list[Wanted]:
     if blamed.uris and blamed.tasks:  # tasks come to an end, resources hardly ever
         return [Wanted(uris=blamed.uris), Wanted(tasks=blamed.tasks)]
     middle = len(names) // 2
     return [_wanted(names[:middle]), _wanted(names[middle:])]
-
-
-def _lists(wanted: Wanted) -> Wanted:
-    return Wanted(wanted.tools, wanted.prompts, wanted.resources)
 
 
 def _names(wanted: Wanted) -> Iterator[tuple[str, str]]:

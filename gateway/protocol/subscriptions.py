@@ -40,6 +40,16 @@ class Wanted(Struct, frozen=True):
     uris: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
 
+    @property
+    def lists(self) -> "Wanted":
+        """The lists alone."""
+        return Wanted(self.tools, self.prompts, self.resources)
+
+    @property
+    def names(self) -> "Wanted":
+        """The resources and tasks alone."""
+        return Wanted(uris=self.uris, tasks=self.tasks)
+
     def __or__(self, other: "Wanted") -> "Wanted":
         return Wanted(
             self.tools or other.tools,

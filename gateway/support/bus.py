@@ -18,7 +18,6 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeAlias
@@ -29,7 +28,7 @@ from redis.asyncio.client import PubSub
 from gateway.support.metrics import Metrics
 from gateway.support.redis import Reply, Script, SharedRedis
 from gateway.support.seal import Seal, SealBroken
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
 
@@ -488,9 +487,7 @@ class RedisBus:
                     int((until - now) * 1000) + 1 if until > now else 0,
                 ]
                 await self._redis.run(ENROL, line.keys, args, urgent=True)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._beat):
-                    await self._due.wait()
+            await happens(self._due, self._beat)
 
     async def _resign(self, me: str) -> None:
         for line in self._lines:

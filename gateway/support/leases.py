@@ -12,14 +12,14 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Literal, TypeAlias
 
 from gateway.support.bus import Bus
 from gateway.support.redis import Reply, Script, SharedRedis
 from gateway.support.seal import Seal, SealBroken
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
 
@@ -230,9 +230,7 @@ class Lease:
                 log.exception("a lease could not be looked at")
                 pause = self._leases.life / 10
             await asyncio.sleep(_BREATH)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stir.wait()
+            await happens(self._stir, pause)
 
     async def _look(self) -> float:
         """See how things stand, and return how long that may be believed."""

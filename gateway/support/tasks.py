@@ -1,13 +1,25 @@
-"""The one place that creates asyncio tasks: it names them, keeps them, logs their failures and ends them."""
+"""The one place that creates asyncio tasks: it names them, keeps them, logs their failures and ends them.
+
+And how a task waits for what may not come.
+"""
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+async def happens(event: asyncio.Event, within: float | None) -> bool:
+    """Whether an event comes to pass in so many seconds; None = however long that takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()
+    return event.is_set()
 
 
 class Background:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, McpError
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
+from gateway.support.tasks import happens
 from gateway.upstream.deadlines import Deadline
 from gateway.upstream.failures import Failed, StaleSchema, TimedOut, UpstreamError
 from gateway.upstream.listening import Listening
@@ -222,9 +223,7 @@ class Member:
         if self._clock() - self._probed_at < self._pace.gap:
             return
         self._probe_now.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._pace.patience):
-                await self._probed.wait()
+        await happens(self._probed, self._pace.patience)
 
     async def _attempts(
         self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
@@ -326,9 +325,7 @@ class Member:
 
     async def _rest(self, pause: float | None) -> None:
         """Wait for the time of the next probe, or until one is wanted at once."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._probe_now.wait()
+        await happens(self._probe_now, pause)
         early = self._pace.gap - (self._clock() - self._probed_at)
         if self.state == "up" and early > 0:
             # A suspicion is no emergency: slow lists must not turn probing into a load.
