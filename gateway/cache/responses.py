@@ -1,7 +1,7 @@
 """Answers from the cache where it may; fetches, judges and keeps what it may not. The cache's only door."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -303,12 +303,8 @@ class ResponseCache:
     async def _own(self, lookup: Lookup) -> Entry | None:
         """Return what may answer from the caller's own arm."""
         key = private_key(lookup)
-        entry = None if key is None else await self._store.get(key)
-        if entry is None:
-            return None
-        generation = await self._generations.latest(lookup.upstream, entry.topics)
-        fresh = judge(entry, generation=generation, now=self._clock()) is Verdict.FRESH
-        return entry if fresh else None
+        stored, _ = await self._find(lookup, () if key is None else (key,))
+        return stored
 
     async def _refill(self, lookup: Lookup, fill: Fill) -> _Landed:
         stored, verdict = await self._find(lookup)
@@ -391,10 +387,10 @@ class ResponseCache:
                 latest = entry
         return latest
 
-    async def _find(self, lookup: Lookup) -> tuple[Entry | None, Verdict]:
+    async def _find(self, lookup: Lookup, arms: Iterable[Key] | None = None) -> tuple[Entry | None, Verdict]:
         """Return the fresh entry of the first arm that has one, or none and the most telling reason."""
         found = Verdict.ABSENT
-        for key in _arms(lookup):
+        for key in _arms(lookup) if arms is None else arms:
             entry = await self._store.get(key)
             if entry is None:
                 continue

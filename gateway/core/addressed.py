@@ -8,13 +8,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import assert_never
 
 import msgspec
 
 from gateway.cache.responses import Cached
-from gateway.core.capabilities import declares, needed, relayable
+from gateway.core.capabilities import declares, needed, relayable, remembering
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.dialogue import Dialogue, Refused, Turn, unknown_state
 from gateway.core.directory import PUBLIC, Directory, Target, not_served
@@ -68,9 +68,6 @@ from gateway.upstream.pool import StaleSchema, UpstreamPool
 
 log = logging.getLogger(__name__)
 
-_PROFILES = 1024
-_LONGEST_PROFILE = 4096
-
 _NAMES = ("name", "uri", "taskId")
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 
@@ -98,11 +95,10 @@ class Courier:
         self._directory = directory
         self._dialogue = dialogue
         self._tasks = tasks
-        self._extensions = extensions
         self._metrics = metrics
         self._server_info = server_info
         self._clock = clock
-        self._relayable = lru_cache(_PROFILES)(partial(relayable, extensions=extensions))
+        self._relayable = remembering(partial(relayable, extensions=extensions))
 
     def __repr__(self) -> str:
         return f"<Courier {self._federation.endpoint}: {', '.join(self._federation.namespaces)}>"
@@ -399,10 +395,7 @@ class Courier:
 
     def _declared(self, call: Call) -> bytes:
         """Return the capabilities to declare upstream on a call's behalf."""
-        declared = bytes(call.meta.capabilities)
-        if len(declared) <= _LONGEST_PROFILE:
-            return self._relayable(declared)
-        return relayable(declared, extensions=self._extensions)
+        return self._relayable(call.meta.capabilities)
 
 
 _UNKNOWN = re.compile(

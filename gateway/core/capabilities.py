@@ -1,12 +1,15 @@
 """What a client may do, as an upstream is told: what it declared and the gateway relays, never more (U-13).
 
-Capabilities belong to one request: nothing here is remembered, nothing of two clients is put together.
+Capabilities belong to one request: nothing of two clients is put together, and nothing is remembered but what
+a declaration, as it was spelled, amounts to.
 A null member counts as absent everywhere (E-26).
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +31,11 @@ RELAYED = frozenset({"elicitation.form", "elicitation.url", "sampling", "samplin
 
 RELAYED_EXTENSIONS = frozenset({TASKS, UI})
 """The extensions that the gateway understands, carried unless the operator says otherwise (K-01, K-13)."""
+
+T = TypeVar("T")
+
+_PROFILES = 1024
+_LONGEST_PROFILE = 4096
 
 _MODES = frozenset({"form", "url"})
 _NESTED = frozenset({"elicitation", "sampling", "extensions", "experimental"})
@@ -98,6 +106,20 @@ def list_profile(
         profile["extensions"] = settings
     text = msgspec.json.encode(profile, order="deterministic")
     return Profile(text, digest_of(text))
+
+
+def remembering(make: Callable[[Json], T]) -> Callable[[Json], T]:
+    """Return what makes the same of declared capabilities, and remembers it for those that come often.
+
+    What is too long to be common is made anew each time.
+    """
+    remembered = lru_cache(_PROFILES)(make)
+
+    def made(declared: Json) -> T:
+        text = bytes(declared)
+        return remembered(text) if len(text) <= _LONGEST_PROFILE else make(text)
+
+    return made
 
 
 def digest_of(capabilities: bytes) -> str:

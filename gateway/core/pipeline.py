@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import assert_never
 
 from cachetools import TTLCache
@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.core import discover
 from gateway.core.addressed import Courier
 from gateway.core.audience import KINDS, Place, Tracked
-from gateway.core.capabilities import declares, list_profile, needed, relayed_extensions
+from gateway.core.capabilities import declares, list_profile, needed, relayed_extensions, remembering
 from gateway.core.catalogue import Caller, Catalogue, Part
 from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
@@ -69,8 +69,6 @@ from gateway.upstream.pool import UpstreamPool
 
 _CURSOR_TTL = 600.0
 _REPLACED = "\ufffd"
-_PROFILES = 1024
-_LONGEST_PROFILE = 4096
 
 _MERGED = "*"
 """The metrics' upstream label of an answer joined from all of them."""
@@ -99,6 +97,8 @@ class Pipeline:
         self._cache = cache
         self._catalogue = catalogue
         self._hub = hub
+        shared = config.cache
+        self._redis_budget = None if shared.redis is None else max(shared.redis_budget, shared.redis_timeout)
         self._directory = Directory(federation, config, pool, catalogue)
         self._seal = seal
         self._metrics = metrics
@@ -124,7 +124,7 @@ class Pipeline:
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, clock=clock
         )
-        self._profile = lru_cache(_PROFILES)(partial(list_profile, extensions=extensions))
+        self._profile = remembering(partial(list_profile, extensions=extensions))
         self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
@@ -138,8 +138,9 @@ class Pipeline:
         Raises McpError for what the client should be told, UpstreamUnavailable for an upstream that did not
         answer, and Challenge for one that refused the caller's own credential.
         """
-        cache = self._config.cache
-        with redis_budget(max(cache.redis_budget, cache.redis_timeout)):
+        if self._redis_budget is None:
+            return await self._handled(call, principal, emit)
+        with redis_budget(self._redis_budget):
             return await self._handled(call, principal, emit)
 
     async def _handled(self, call: Call, principal: Principal, emit: Emit) -> Answer:
@@ -441,10 +442,7 @@ class Pipeline:
         )
 
     def _caller(self, call: Call, principal: Principal) -> Caller:
-        declared = bytes(call.meta.capabilities)
-        if len(declared) <= _LONGEST_PROFILE:
-            return Caller(principal, self._profile(declared))
-        return Caller(principal, list_profile(declared, extensions=frozenset(self._config.extensions)))
+        return Caller(principal, self._profile(call.meta.capabilities))
 
 
 @dataclass(frozen=True, slots=True)
