@@ -1,4 +1,7 @@
-"""A notebook as an MCP server: notes live in memory, and `summarise_notes` is slow and reports progress."""
+"""A notebook as an MCP server: notes live in memory.
+
+`summarise_notes` is slow: it reports progress, or goes on as a task. `delete_tagged` asks its user first.
+"""
 
 import argparse
 import re
@@ -16,6 +19,10 @@ from mcp_types import (
     Completion,
     CompletionArgument,
     CompletionContext,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
     PromptReference,
     ResourceTemplateReference,
     ToolAnnotations,
@@ -24,13 +31,15 @@ from pydantic import BaseModel, Field
 
 from deploy.demo.resource_hints import resource_hints
 from deploy.demo.serving import serve
+from deploy.demo.tasks import Tasks
 
 GUIDE = """\
 # The notebook
 
 A note has a title, a text and tags. Add one with `add_note`, find it with `search_notes`, read it at
-note://note/{id}, and let `summarise_notes` read them all. This page never changes, so its cache hint is an
-hour and public; the list of notes is private and good for ten seconds.
+note://note/{id}, let `summarise_notes` read them all, and let `delete_tagged` throw away what you agree
+to. This page never changes, so its cache hint is an hour and public; the list of notes is private and good
+for ten seconds.
 """
 
 
@@ -92,6 +101,22 @@ def summarise(notes: list[Note]) -> Summary:
     )
 
 
+def ask_whether_to_delete(notes: list[Note]) -> InputRequiredResult:
+    """Return the question for the user's consent, and which notes it is about."""
+    question = ElicitRequestFormParams(
+        message=f"Delete {', '.join(note.title for note in notes) or 'nothing'}?",
+        requested_schema={
+            "type": "object",
+            "properties": {"delete": {"type": "boolean", "title": "Delete for good"}},
+            "required": ["delete"],
+        },
+    )
+    return InputRequiredResult(
+        input_requests={"consent": ElicitRequest(params=question)},
+        request_state=" ".join(str(note.id) for note in notes),
+    )
+
+
 def build(book: Notebook) -> MCPServer:
     """Return the server of one notebook."""
     server = MCPServer(
@@ -109,6 +134,7 @@ def build(book: Notebook) -> MCPServer:
             "resources/read": CacheHint(10_000, "private"),
         },
         middleware=[resource_hints({"note://guide": CacheHint(3_600_000, "public")})],
+        extensions=[Tasks("summarise_notes")],
     )
 
     @server.tool(title="Add a note")
@@ -135,6 +161,23 @@ def build(book: Notebook) -> MCPServer:
             raise ToolError(f"There is no note {id}")
         await ctx.notify_resource_updated("note://index")
         return f"Deleted “{note.title}”"
+
+    @server.tool(title="Delete the notes with a tag", annotations=ToolAnnotations(destructive_hint=True))
+    async def delete_tagged(tag: str, ctx: Context) -> str | InputRequiredResult:
+        """Remove all notes that have one tag, once the user agreed."""
+        answer = (ctx.input_responses or {}).get("consent")
+        if answer is None:
+            return ask_whether_to_delete(book.tagged(tag))
+        content = answer.content if isinstance(answer, ElicitResult) and answer.action == "accept" else None
+        if not (content and content.get("delete") is True):
+            return "Nothing was deleted"
+        # The state says what the user was asked about; a note that came since then stays.
+        agreed = [int(id) for id in (ctx.request_state or "").split()]
+        deleted = [note for note in book.tagged(tag) if note.id in agreed]
+        for note in deleted:
+            del book.notes[note.id]
+        await ctx.notify_resource_updated("note://index")
+        return f"Deleted {', '.join(note.title for note in deleted) or 'nothing'}"
 
     @server.tool(title="Summarise the notes", annotations=ToolAnnotations(read_only_hint=True))
     async def summarise_notes(

@@ -1,15 +1,16 @@
 """What to try against the running demo: comments and curl commands that are a shell script as printed."""
 
 import json
+import re
 import shlex
 
 VERSION = "2026-07-28"
 # A proxy that the environment names leads away from loopback.
 CURL = "curl --noproxy '*'"
-META = {
-    "io.modelcontextprotocol/protocolVersion": VERSION,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+ABLE = "io.modelcontextprotocol/clientCapabilities"
+META = {"io.modelcontextprotocol/protocolVersion": VERSION, ABLE: {}}
+ASKED = {ABLE: {"elicitation": {"form": {}}}}
+TASKS = {ABLE: {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
 
 
 def request(
@@ -22,7 +23,10 @@ def request(
     authorization: str | None = None,
     flags: str = "-sS -w '\\n'",
 ) -> str:
-    """Return the curl command of one MCP request, with every header that the protocol wants."""
+    """Return the curl command of one MCP request, with every header that the protocol wants.
+
+    `$word` stands for a variable of the shell.
+    """
     headers = [
         ["content-type: application/json", "accept: application/json, text/event-stream"],
         [f"mcp-protocol-version: {VERSION}", f"mcp-method: {method}"],
@@ -38,9 +42,30 @@ def request(
         "params": {**(params or {}), "_meta": {**META, **(meta or {})}},
     }
     lines = [f"{CURL} {flags} {endpoint}"]
-    lines += [" ".join(f"-H {shlex.quote(header)}" for header in line) for line in headers]
-    lines.append(f"-d {shlex.quote(json.dumps(body, separators=(',', ':'), ensure_ascii=False))}")
+    lines += [" ".join(f"-H {quote(header)}" for header in line) for line in headers]
+    lines.append(f"-d {quote(json.dumps(body, separators=(',', ':'), ensure_ascii=False))}")
     return " \\\n  ".join(lines)
+
+
+def quote(text: str) -> str:
+    """Return a shell word of this text, in which only `$word` means more than it says."""
+    return re.sub(r"\$(\w+)", r"'$\1'", shlex.quote(text))
+
+
+def kept(command: str, member: str, variable: str) -> str:
+    """Return a command whose answer is shown, and one of its members kept in a variable."""
+    return (
+        f"answer=$({command})\nprintf '%s\\n' \"$answer\"\n"
+        f'{variable}=$(printf \'%s\' "$answer" | grep -o \'"{member}":"[^"]*\' | cut -d\'"\' -f4)'
+    )
+
+
+def once_acknowledged(listen: str, command: str) -> str:
+    """Return a listen that shows what it hears, and runs a command when it is acknowledged."""
+    return (
+        f"{{ {listen} || true; }} |\nwhile read -r line; do\n  printf '%s\\n' \"$line\"\n"
+        f"  case $line in *acknowledged*)\n{command};;\n  esac\ndone"
+    )
 
 
 def twice(command: str) -> str:
@@ -61,6 +86,14 @@ def tour(endpoint: str, admin: str) -> str:
     def read(uri: str, authorization: str | None = None) -> str:
         return request(endpoint, "resources/read", {"uri": uri}, name=uri, authorization=authorization)
 
+    deletion: dict[str, object] = {"name": "notes__delete_tagged", "arguments": {"tag": "security"}}
+    consent = {"consent": {"action": "accept", "content": {"delete": True}}}
+    agreed = {**deletion, "inputResponses": consent, "requestState": "$state"}
+    summary: dict[str, object] = {"name": "notes__summarise_notes", "arguments": {"pace": 0.8}}
+    changes = {"toolsListChanged": True, "resourceSubscriptions": ["clock+time://timers"]}
+    listen = request(endpoint, "subscriptions/listen", {"notifications": changes}, flags="-sN --max-time 5")
+    poll = request(endpoint, "tasks/get", {"taskId": "$task"}, name="$task", meta=TASKS)
+
     steps = [
         (
             "The tools of both servers in one list; ttlMs says how long it stays fresh",
@@ -80,8 +113,25 @@ def tour(endpoint: str, admin: str) -> str:
             twice(read("notes+note://index", "Bearer alice")),
         ),
         (
-            "A list that changes: start a timer, and within 5 s there is a tool to stop it",
-            call("clock__start_timer", {"name": "tea", "minutes": 3}),
+            "Changes, told as they happen: a timer starts, with it comes a tool to stop it (5 s)",
+            once_acknowledged(listen, call("clock__start_timer", {"name": "tea", "minutes": 3})),
+        ),
+        (
+            "A tool that asks its user first: the question, then the same call with the answer",
+            kept(
+                request(endpoint, "tools/call", deletion, name="notes__delete_tagged", meta=ASKED),
+                *("requestState", "state"),
+            )
+            + "\n"
+            + request(endpoint, "tools/call", agreed, name="notes__delete_tagged", meta=ASKED),
+        ),
+        (
+            "A call that goes on as a task, polled until it is done",
+            kept(
+                request(endpoint, "tools/call", summary, name="notes__summarise_notes", meta=TASKS),
+                *("taskId", "task"),
+            )
+            + f"\nfor i in 1 2 3 4; do\n{poll}; sleep 1\ndone",
         ),
         ("What the gateway did", f"{CURL} -sS {admin}/metrics | grep '^mcp_gateway_cache_lookup'"),
         ("How the upstreams are", f"{CURL} -sS {admin}/status.json"),

@@ -87,6 +87,13 @@ def test_every_command_works_as_printed(demo: Demo) -> None:
     assert "Europe/Berlin" in output
     assert output.count("notifications/progress") == 4
     assert "Started tea for 3 min" in output
+    heard = set(re.findall(r'"method":"notifications/(?!progress)([a-z_/]+)"', output))
+    assert heard == {"subscriptions/acknowledged", "tools/list_changed", "resources/updated"}
+    assert "[notes] Delete Public and private?" in output
+    assert '"Deleted Public and private"' in output
+    created, *polled = re.findall(r'"status":"(\w+)"', output)
+    assert (created, polled[0], polled[-1]) == ("working", "working", "completed")
+    assert '"frequent_words"' in output
     assert re.search(r'^mcp_gateway_cache_lookups?_total{.*result="hit".*} [1-9]', output, re.MULTILINE)
     zones, zones_later, index, index_later = map(int, re.findall(r'^"ttlMs":(\d+)$', output, re.MULTILINE))
     assert 86_400_000 >= zones > zones_later

@@ -23,6 +23,7 @@ async def test_the_tools_of_both_servers_are_one_list_in_config_order(client: Cl
             "notes__add_note",
             "notes__search_notes",
             "notes__delete_note",
+            "notes__delete_tagged",
             "notes__summarise_notes",
             "clock__current_time",
             "clock__convert_time",
