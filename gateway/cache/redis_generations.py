@@ -11,7 +11,7 @@ at the latest when the next session begins; until then nothing that it touches i
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -117,7 +117,9 @@ class RedisGenerations:
         self._synced: dict[UpstreamName, int] = {}
         """The session in which an upstream's count was read last."""
         self._syncing: dict[tuple[UpstreamName, int], asyncio.Task[None]] = {}
-        self._untold: dict[UpstreamName, set[Topic]] = {}
+        self._untold: dict[UpstreamName, dict[Topic, int]] = {}
+        """What is owed to the others, and which debt it was that made it so last."""
+        self._debts = 0
         self._telling: dict[UpstreamName, set[asyncio.Task[None]]] = {}
         """What is being told to the others."""
         self._paying: asyncio.Task[None] | None = None
@@ -150,7 +152,7 @@ class RedisGenerations:
     def owes(self, upstream: UpstreamName, topics: Iterable[Topic]) -> bool:
         """Whether any of these is still to be told to the others; until then it is neither found nor kept."""
         owed = self._untold.get(upstream)
-        return owed is not None and not owed.isdisjoint(topics)
+        return owed is not None and not owed.keys().isdisjoint(topics)
 
     async def ready(self, upstream: UpstreamName) -> bool:
         """Return the same after reading the count, if that is all that is missing."""
@@ -215,25 +217,33 @@ class RedisGenerations:
     async def tell_the_untold(self) -> bool:
         """Catch up, at the beginning of a session; whether Redis and everybody else know all changes now."""
         self.moved()  # what was begun while cut off may be older than a change that nobody told us of
-        for upstream, topics in list(self._untold.items()):
-            told = tuple(topics)
-            if not await self._tell(upstream, told):
+        while self._untold:  # more may be owed when something has been told
+            upstream, owed = next(iter(self._untold.items()))
+            told = dict(owed)
+            if not await self._tell(upstream, tuple(told)):
                 return False
-            topics.difference_update(told)
-            if not topics:
-                self._untold.pop(upstream, None)
-        if not self._untold:
-            self._all_told.set()
+            self._settle(upstream, told)
+        self._all_told.set()
         return True
+
+    def _settle(self, upstream: UpstreamName, told: Mapping[Topic, int]) -> None:
+        """Note what is not owed any more; what is owed once more since it was counted still is."""
+        owed = self._untold.get(upstream, {})
+        for topic, debt in told.items():
+            if owed.get(topic) == debt:
+                del owed[topic]
+        if not owed:
+            self._untold.pop(upstream, None)
 
     def owe(self, upstream: UpstreamName, topics: Iterable[Topic]) -> None:
         """Have topics count as changed, for everybody, before anything of this upstream is known again."""
-        owed = self._untold.setdefault(upstream, set())
+        owed = self._untold.setdefault(upstream, {})
         self._all_told.clear()
-        owed.update(topics)
+        self._debts += 1
+        owed.update(dict.fromkeys(topics, self._debts))
         if EVERYTHING in owed or len(owed) > _MOST_OWED:
             owed.clear()
-            owed.add(EVERYTHING)
+            owed[EVERYTHING] = self._debts
         self.moved()
         self._pay()
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
+from cachetools import LRUCache
+
 from gateway import config
 from gateway.protocol.call import (
     Challenge,
@@ -50,6 +52,8 @@ _PROBE = Request("server/discover")
 _PROBE_TIMEOUT = 10.0
 # A list that was given up after this long makes its upstream suspect of hanging.
 _SUSPICIOUS_SILENCE = 1.0
+_MOST_LISTENERS = 1000
+"""Callers with streams of their own of whom it is remembered how their last listen went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class Member:
         self._probed_at = clock()
         self._missed = False
         """Whether an attempt failed since the upstream was last known to be up."""
+        self._listens: LRUCache[int, str | Reason] = LRUCache(_MOST_LISTENERS)
+        """How the last listen with each credential went."""
 
     def __repr__(self) -> str:
         status = self.status
@@ -183,6 +189,8 @@ class Member:
     def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:
         """Write the one line per exchange."""
         level = logging.WARNING if isinstance(outcome, Reason) else logging.DEBUG
+        if request.method == "subscriptions/listen":
+            level = self._level_of_listen(request, outcome)
         if not log.isEnabledFor(level):
             return
         log.log(
@@ -193,6 +201,19 @@ class Member:
             f"{outcome.value} ({detail})" if isinstance(outcome, Reason) else outcome,
             seconds,
         )
+
+    def _level_of_listen(self, request: Request, outcome: str | Reason) -> int:
+        """Return how loud to be about what is tried for ever: a dead listen is one line, not one per attempt."""
+        if outcome == "cancelled":  # no word of the upstream
+            return logging.DEBUG
+        who = hash(request.authorization)
+        before = self._listens.get(who, "ok")
+        self._listens[who] = outcome
+        if outcome == before:
+            return logging.DEBUG
+        if isinstance(outcome, Reason):
+            return logging.WARNING
+        return logging.INFO if outcome == "ok" else logging.DEBUG
 
     async def _bounded(
         self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]

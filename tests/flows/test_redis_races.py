@@ -320,6 +320,28 @@ async def test_a_change_that_redis_did_not_count_is_told_again(
         await assert_current(upstream, LISTS, two, one)
 
 
+async def test_what_is_owed_again_while_it_is_being_told_is_told_again(
+    server: RedisServer, proxy: RedisProxy
+) -> None:
+    """What another replica fetched between the two is older than the second change."""
+    upstream = Upstream()
+    async with replica(proxy) as one, replica(server) as two:
+        await assert_current(upstream, LISTS, one, two)
+
+        async def again() -> None:
+            await two.until(lambda: two.cache.peek(LISTS) is None)
+            assert await version(two, LISTS, upstream) == 2
+            upstream.version += 1
+            one.generations.owe(GH, [EVERYTHING])
+
+        proxy.after[ANNOUNCE.name] = again
+        upstream.version += 1
+        one.generations.owe(GH, [EVERYTHING])
+        await one.cache.told(GH)
+        assert upstream.version == 3
+        await assert_current(upstream, LISTS, two, one)
+
+
 async def hang() -> None:
     await asyncio.Event().wait()
 

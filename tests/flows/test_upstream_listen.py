@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -105,6 +106,26 @@ async def dropped(gateway, what):
 
 
 # How it opens
+
+
+@pytest.mark.parametrize("code", [401, 403, 500, 503])
+async def test_a_listen_that_fails_again_and_again_is_one_line(upstream, code, caplog):
+    """It is tried for ever, and says something new only when it goes otherwise than the last time."""
+    caplog.set_level(logging.INFO, logger="gateway.upstream.member")
+    auth = {"bearer": "SECRETSECRET"}
+    async with running(alpha=settings(upstream, auth=auth)) as gateway:
+        for no, kind in ((status(code), UpstreamUnavailable), (error(-32603), McpError)) * 2:
+            upstream.on("subscriptions/listen", no)
+            for _ in range(3):
+                await refused(gateway, kind)
+        upstream.reset("subscriptions/listen")
+        for _ in range(2):
+            async with listening(gateway, upstream, TOOLS):
+                pass
+            await upstream.unlistened()
+    lines = [one for one in caplog.records if "subscriptions/listen" in one.getMessage()]
+    assert [one.levelname for one in lines] == ["WARNING", "WARNING", "INFO"]
+    assert [f"HTTP {code}" in one.getMessage() for one in lines] == [True, True, False]
 
 
 async def test_a_listen_is_asked_for_as_every_request_is(upstream, gateway):
