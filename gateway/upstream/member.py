@@ -203,7 +203,7 @@ class Member:
         )
 
     def _level_of_listen(self, request: Request, outcome: str | Reason) -> int:
-        """Return how loud to be about what is tried for ever: a dead listen is one line, not one per attempt."""
+        """Return how loud to be about what is tried for ever: a dead one is one line, not one per attempt."""
         if outcome == "cancelled":  # no word of the upstream
             return logging.DEBUG
         who = hash(request.authorization)
