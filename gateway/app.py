@@ -15,7 +15,7 @@ from gateway.cache.flight import SingleFlight
 from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
-from gateway.config import VERSION, Config, Upstream, parse_address, parse_redis_url
+from gateway.config import MASKED_FROM, VERSION, Config, Upstream, parse_address, parse_redis_url
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
@@ -470,7 +470,10 @@ def _spelled(upstream: Upstream) -> str:
     auth = upstream.auth
     bearer = auth.bearer.get_secret_value() if auth.bearer is not None else None
     headers = {name: secret.get_secret_value() for name, secret in auth.headers.items()}
-    return encode([upstream.url, auth.kind, bearer, sorted(headers.items())]).decode()
+    env = {name: secret.get_secret_value() for name, secret in upstream.env.items()}
+    started = [upstream.command, upstream.args, sorted(env.items()), upstream.cwd]
+    where = [upstream.url] if upstream.command is None else [None, *started]
+    return encode([*where, auth.kind, bearer, sorted(headers.items())]).decode()
 
 
 def _secrets(config: Config) -> list[str]:
@@ -483,6 +486,9 @@ def _secrets(config: Config) -> list[str]:
         if upstream.auth.bearer is not None:
             found.append(upstream.auth.bearer.get_secret_value())
         found += [secret.get_secret_value() for secret in upstream.auth.headers.values()]
+        # Of what a program is given, such as DEBUG=1, only what is long enough can be a secret.
+        given = [secret.get_secret_value() for secret in upstream.env.values()]
+        found += [text for text in given if len(text) >= MASKED_FROM]
     return found
 
 

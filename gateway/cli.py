@@ -121,7 +121,7 @@ def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
         rows.append(("admin", addresses.admin, "/healthz /readyz /metrics /status.json /explain /purge"))
     for name, upstream in settings.upstreams.items():
         details = f"prefix {upstream.prefix or 'none'}, auth {upstream.auth.kind}"
-        rows.append((f"upstream {name}", config.shown_url(upstream.url), details))
+        rows.append((f"upstream {name}", upstream.place, details))
     return f"MCP Gateway {config.VERSION}\n{_table(rows)}"
 
 

@@ -297,12 +297,27 @@ class RedisTls(TlsFiles):
 
 
 class Upstream(Model):
-    """A server behind the gateway: its URL, or a mapping with these keys."""
+    """A server behind the gateway: its URL, or a mapping with these keys, `url` or `command` among them."""
 
-    url: UpstreamUrl = Field(repr=False)
-    """The Streamable HTTP address; credentials belong under `auth`."""
-    era: Literal["auto", "modern"] = "auto"
-    """Which protocol the upstream speaks; auto asks it."""
+    url: UpstreamUrl | None = Field(default=None, repr=False)
+    """The address of a server that is reached over HTTP; credentials belong under `auth`."""
+    command: Text | None = None
+    """The program of a server that is started by the gateway and speaks over its stdin and stdout."""
+    args: list[str] = Field(default=[], repr=False)
+    """The program's arguments."""
+    env: Mapping[Text, Secret] = {}
+    """The program's environment, beside PATH, HOME and what else any program needs; nothing is inherited."""
+    cwd: Text | None = None
+    """The folder the program is started in; by default the gateway's own."""
+    era: Literal["auto", "modern", "legacy"] = "auto"
+    """Which protocol it speaks: modern is 2026-07-28, legacy the initialize handshake; auto asks it."""
+    isolation: Literal["shared", "caller", "session"] | None = None
+    """Who shares a session, or the process, of a server of an older protocol: everybody, the requests of one
+    caller's token, or those of one client's session; by default caller for a URL and shared for a command."""
+    sessions: Count = 1000
+    """Sessions, or processes, of such a server at once; beyond it the one idle longest ends."""
+    session_idle: Wait = 600.0
+    """How long one of them may be idle before it ends; the gateway's own stays."""
     prefix: Prefix
     """The namespace of its names and URIs; by default the key. "" = none."""
     label: Label | None = None
@@ -346,6 +361,30 @@ class Upstream(Model):
         if isinstance(data, Mapping) and "command" in data:
             raise ValueError(f"an upstream started by `command` is {_NOT_YET}: give it a url")
         return data
+
+    @model_validator(mode="after")
+    def _one_way_to_it(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("expected either `url` or `command`: where it runs, or how it is started")
+        if self.command is None:
+            alone = [key for key in ("args", "env", "cwd") if key in self.model_fields_set]
+            if alone:
+                raise ValueError(f"`{alone[0]}` goes with `command`, not with `url`")
+        elif self.auth.kind != "none":
+            raise ValueError("a program is given its credentials in `env`; `auth` goes with `url`")
+        return self
+
+    @property
+    def place(self) -> str:
+        """Return where it is, for people: its URL without credentials, or the program."""
+        return shown_url(self.url) if self.url is not None else f"stdio: {self.command}"
+
+    @property
+    def apart(self) -> Literal["shared", "caller", "session"]:
+        """Return who shares its sessions."""
+        if self.isolation is not None:
+            return self.isolation
+        return "caller" if self.command is None else "shared"
 
     def canonical(self) -> bytes:
         """Return all settings in one fixed form, credentials in clear: for a keyed hash, never shown."""
@@ -444,6 +483,16 @@ class Limits(Model):
     """The same for callers without a token, whose answer anybody could bring."""
     request_state: StateSize = 256 * 2**10
     """The largest state that an upstream which asks may leave with a client; at most 512KiB."""
+    questions: Count = 1000
+    """Calls at once that wait for a client to answer what a server of an older protocol asked meanwhile."""
+    rounds: Count = 10
+    """How often one call of an older client may be asked for input."""
+    sessions: Count = 10_000
+    """Sessions of clients of older protocols at once."""
+    session_idle: Wait = 1800.0
+    """How long such a session may be idle before it ends."""
+    session_lifetime: Wait = 86400.0
+    """The longest it may last."""
     keep_alive: Wait = 15.0
     """A comment is sent on a stream that was silent this long."""
     request_head: Wait = 10.0
@@ -600,9 +649,7 @@ def _long_form(key: object, upstream: object) -> object:
 
 
 _LATER: Mapping[tuple[str, ...], str] = {
-    ("limits", "sessions"): f"sessions of older protocol versions are {_NOT_YET}",
     ("upstreams", "*", "forward_headers"): f"passing on headers of the caller is {_NOT_YET}",
-    ("upstreams", "*", "isolation"): f"sessions of older protocol versions are {_NOT_YET}",
 }
 
 
@@ -758,7 +805,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
         place = f"upstreams.{name}"
         if upstream.tls.insecure_skip_verify:
             yield f"{place}.tls.insecure_skip_verify: anyone on the way can read and change all traffic"
-        if upstream.tls != Tls() and not upstream.url.lower().startswith("https:"):
+        if upstream.tls != Tls() and not (upstream.url or "").lower().startswith("https:"):
             yield f"{place}.tls has no effect: the URL is not https"
         if upstream.auth.kind != "none" and _in_the_clear(upstream):
             yield f"{place}.auth: the credential travels unencrypted: the URL is http and leaves this machine"
@@ -816,7 +863,8 @@ def _odd_trust(cache: Cache) -> Iterator[str]:
 
 
 def _in_the_clear(upstream: Upstream) -> bool:
-    return upstream.url.lower().startswith("http:") and not is_loopback(upstream.url)
+    url = upstream.url or ""
+    return url.lower().startswith("http:") and not is_loopback(url)
 
 
 def _bold_rules(cache: UpstreamCache) -> Iterator[str]:

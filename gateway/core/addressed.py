@@ -322,6 +322,7 @@ class Courier:
             vendor=upward(call.meta.vendor),
             header_params=() if target is None else target.item.header_params,
             authorization=self._catalogue.forwarded(upstream, principal),
+            context=self._catalogue.context(principal),
         )
 
     def _relay(self, call: Call, upstream: UpstreamName, emit: Emit) -> Emit:
@@ -433,6 +434,8 @@ def _while_there(emit: Emit) -> Emit:
 def _check_headers(call: Call, target: Target) -> None:
     """Raise when a mirrored argument and its header disagree (S-14)."""
     if call.method != "tools/call" or not target.item.header_params:
+        return
+    if call.param_headers is None:
         return
     problem = check_param_headers(target.item.header_params, call.param_headers, call.params.get("arguments"))
     if problem is not None:

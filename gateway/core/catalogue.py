@@ -30,6 +30,7 @@ from gateway.core.reuse import FRESH, Origin, joined, origin
 from gateway.protocol.call import (
     MODERN_VERSION,
     Change,
+    Context,
     Emit,
     Partition,
     Principal,
@@ -475,6 +476,7 @@ class Catalogue:
             params or {},
             capabilities=caller.profile.capabilities,
             authorization=self.forwarded(name, caller.principal),
+            context=self.context(caller.principal),
         )
 
     def _lookup(self, name: UpstreamName, method: str, caller: Caller, target: str | None) -> Lookup:
@@ -489,6 +491,10 @@ class Catalogue:
             partition=caller.principal.partition,
             rules=self._rules[name],
         )
+
+    def context(self, principal: Principal) -> Context:
+        """Return whom a server of an older era is to take this caller for."""
+        return Context(principal.partition or "", principal.session, self._config.cache.single_tenant)
 
     def followed(self, name: UpstreamName, principal: Principal) -> Followed:
         """Return in which context this upstream meets a caller: its own with `forward`, else everybody's."""

@@ -521,6 +521,7 @@ class Hub:
             {"taskId": encode(id)},
             capabilities=needed(TASKS),
             authorization=self._catalogue.forwarded(at.upstream, principal),
+            context=self._catalogue.context(principal),
         )
         try:
             async with asyncio.timeout(self._config.upstreams[at.upstream].list_timeout):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from gateway.app import Runtime, alone, build
 from gateway.cache.policy import READ
 from gateway.cache.trial import Refusal, attempt
-from gateway.config import Cache, Config, RedisAddress, parse_redis_url, shown_url
+from gateway.config import Cache, Config, RedisAddress, parse_redis_url
 from gateway.core.audit import Given, Outcome, Refused, Silent, shown_uri
 from gateway.core.catalogue import Listing, rules_of
 from gateway.core.discover import offers
@@ -174,7 +174,7 @@ class _Examiner:
     def __init__(self, name: UpstreamName, runtime: Runtime, asker: Asker, token: Token, say: Say) -> None:
         settings = runtime.config.upstreams[name]
         self.name = name
-        self.checkup = Checkup(name, shown_url(settings.url), auth=AuthResult(settings.auth.kind, "unknown"))
+        self.checkup = Checkup(name, settings.place, auth=AuthResult(settings.auth.kind, "unknown"))
         self.listings: dict[str, Listing] = {}
         self.problems: list[Problem] = []
         self.notes: list[Note] = []

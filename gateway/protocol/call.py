@@ -36,6 +36,8 @@ CacheReason: TypeAlias = Literal[
 """Why an answer came from the cache or not, as headers, explain and the README spell it."""
 
 MODERN_VERSION = "2026-07-28"
+LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Revisions of the initialize handshake, newest first."""
 SERVED_VERSIONS = (MODERN_VERSION,)
 """What discover and -32022 list, newest first (S-27); the legacy front will add its own."""
 
@@ -65,6 +67,20 @@ HOP_META = frozenset(
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
+class Context(Struct, frozen=True):
+    """On whose behalf an upstream is asked; what a server of an older era remembers is kept apart by it.
+
+    The default is nobody in particular: the gateway itself, and callers who cannot be told apart.
+    """
+
+    caller: str = ""
+    """A keyed hash of the caller's credential, "" without one."""
+    session: str = ""
+    """A keyed hash of the client's own session, "" for clients that have none."""
+    alone: bool = False
+    """Whether those without a credential are one person."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who calls: `partition` is a keyed hash of the credential presented, None for a caller without one.
@@ -76,6 +92,8 @@ class Principal:
     authorization: str | None = field(default=None, repr=False)
     expires: float | None = None
     """When the credential ends, in seconds since the epoch (time.time); None = nobody knows."""
+    session: str = ""
+    """A keyed hash of the session that a client of an older era has with us, "" for all others."""
 
 
 class RequestMeta(Struct, frozen=True):
@@ -100,7 +118,8 @@ class Call(Struct, frozen=True):
     method: str
     params: Mapping[str, Json]
     meta: RequestMeta
-    param_headers: Mapping[str, tuple[str, ...]] = {}
+    param_headers: Mapping[str, tuple[str, ...]] | None = {}
+    """None for a client of an older era, which mirrors nothing."""
     name_header: str | None = None
     """Mcp-Name decoded, on methods that are not known here (K-08)."""
 
@@ -126,6 +145,8 @@ class Request(Struct, frozen=True):
     header_params: tuple[HeaderParam, ...] = ()
     authorization: str | None = None
     """The caller's own Authorization, set only for upstreams configured with `auth: forward`."""
+    context: Context = Context()
+    """On whose behalf; servers of the modern era are not told."""
     named_by: str | None = None
     """The parameter that Mcp-Name mirrors where the table of methods does not know it (K-08)."""
 

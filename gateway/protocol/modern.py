@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from gateway.protocol.call import (
     HOP_META,
+    LEGACY_VERSIONS,
     LOG_LEVELS,
     META_CAPABILITIES,
     META_CLIENT_INFO,
@@ -75,9 +76,6 @@ __all__ = [
     "read_head",
     "status_of",
 ]
-
-LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Revisions of the initialize handshake, newest first."""
 
 _STATUS = {
     PARSE_ERROR: 400,

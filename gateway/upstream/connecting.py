@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def trust_for(name: UpstreamName, settings: config.Upstream, proxy: str | None) -> ssl.SSLContext | bool:
     """Return what verifies this upstream; plain http needs none, and reading it takes 50 ms."""
-    secure = any(url.startswith("https:") for url in (settings.url.lower(), proxy or ""))
+    secure = any(url.startswith("https:") for url in ((settings.url or "").lower(), proxy or ""))
     return ssl_context(name, settings.tls) if secure or settings.tls != config.Tls() else True
 
 
@@ -50,7 +50,7 @@ def proxy_for(settings: config.Upstream, environ: Mapping[str, str]) -> str | No
     """
     if settings.proxy is not None:
         return settings.proxy
-    url = urlsplit(settings.url)
+    url = urlsplit(settings.url or "")
     host = (url.hostname or "").lower()
     if not settings.trust_env or is_loopback(host):
         return None

@@ -31,7 +31,7 @@ _ENDS = {
 }
 
 
-class Listening:
+class EventListening:
     """An open subscription, to be iterated by one reader.
 
     The iteration ends when the upstream ended it deliberately and raises UpstreamUnavailable when it was
@@ -68,7 +68,7 @@ class Listening:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._opened else "not acknowledged"
-        return f"<Listening {self._name}: {state}, {len(self._waiting)} waiting>"
+        return f"<EventListening {self._name}: {state}, {len(self._waiting)} waiting>"
 
     async def open(self) -> None:
         """Return once it is acknowledged; raises UpstreamError for an error instead, or Failed."""
@@ -86,7 +86,7 @@ class Listening:
         """Hang up, unless it is over already; notices not read yet are forgotten."""
         self._end("closed")
 
-    def __aiter__(self) -> "Listening":
+    def __aiter__(self) -> "EventListening":
         return self
 
     async def __anext__(self) -> Notice:

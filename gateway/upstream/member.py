@@ -22,24 +22,17 @@ from gateway.protocol.call import (
     UpstreamName,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, McpError
+from gateway.protocol.jsonrpc import HEADER_MISMATCH, McpError
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import happens
 from gateway.upstream.deadlines import Deadline
 from gateway.upstream.failures import Failed, StaleSchema, TimedOut, UpstreamError
-from gateway.upstream.listening import Listening
-from gateway.upstream.modern_http import ModernHttpUpstream
+from gateway.upstream.negotiating import negotiated
 from gateway.upstream.outgoing import target
-from gateway.upstream.probing import (
-    Discovered,
-    Verdict,
-    judge,
-    mutual,
-    no_common_version,
-    supported_versions,
-)
+from gateway.upstream.probing import Discovered, Verdict
 from gateway.upstream.retrying import Pace, retry_pause
+from gateway.upstream.transport import Listening, Transport
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +41,6 @@ State: TypeAlias = Literal["starting", "up", "down"]
 Answered = TypeVar("Answered", Reply, Listening)
 Attempt: TypeAlias = Callable[[], Awaitable[Answered]]
 
-_PROBE = Request("server/discover")
-_PROBE_TIMEOUT = 10.0
 # A list that was given up after this long makes its upstream suspect of hanging.
 _SUSPICIOUS_SILENCE = 1.0
 _MOST_LISTENERS = 1000
@@ -78,7 +69,7 @@ class Member:
 
     def __init__(
         self,
-        upstream: ModernHttpUpstream,
+        upstream: Transport,
         settings: config.Upstream,
         *,
         metrics: Metrics,
@@ -252,7 +243,7 @@ class Member:
         made = 1
         while True:
             try:
-                return await self._negotiated(request, attempt)
+                return await self._settled(request, attempt)
             except Failed as failure:
                 pause = retry_pause(
                     failure,
@@ -268,30 +259,13 @@ class Member:
             made += 1
             await asyncio.sleep(pause)
 
-    async def _negotiated(self, request: Request, attempt: Attempt[Answered]) -> Answered:
-        """Make one attempt, and a second one when the upstream only wants another version (U-28)."""
+    async def _settled(self, request: Request, attempt: Attempt[Answered]) -> Answered:
         try:
-            return await attempt()
+            return await negotiated(self._upstream, attempt)
         except UpstreamError as error:
             if error.code == HEADER_MISMATCH and request.method == "tools/call":
                 raise StaleSchema(self.name) from None
-            if error.code != UNSUPPORTED_PROTOCOL_VERSION:
-                raise
-            self._upstream.version = self._version_of(error)
-        try:
-            # Refusing a version that it names itself happens: the same version is tried once more.
-            return await attempt()
-        except UpstreamError as error:
-            if error.code != UNSUPPORTED_PROTOCOL_VERSION:
-                raise
-            raise UpstreamUnavailable(self.name, Reason.ERA, "it refuses the version it offers") from None
-
-    def _version_of(self, error: UpstreamError) -> str:
-        versions = supported_versions(error)
-        version = mutual(versions)
-        if version is None:
-            raise UpstreamUnavailable(self.name, Reason.ERA, no_common_version(versions)) from error
-        return version
+            raise
 
     def _given_up(self, request: Request, seconds: float) -> None:
         """Look closer at an upstream that was waited for in vain; a cancelled tool call says nothing."""
@@ -331,15 +305,8 @@ class Member:
             log.exception("upstream %s: its reconnection could not be announced", self.name)
 
     async def _probe(self) -> Verdict:
-        forced = self._settings.era == "modern"
         try:
-            async with asyncio.timeout(min(self._settings.timeout, _PROBE_TIMEOUT)):
-                reply = await self._negotiated(_PROBE, lambda: self._upstream.call(_PROBE))
-                return judge(reply, forced=forced)
-        except TimeoutError:
-            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
-        except (UpstreamUnavailable, UpstreamError, Challenge) as error:
-            return judge(error, forced=forced)
+            return await self._upstream.probe()
         except Exception:  # a bug here must not leave this upstream unwatched
             log.exception("upstream %s: the probe failed", self.name)
             return Verdict(None, reason=Reason.PROTOCOL, detail="the probe failed")
@@ -371,8 +338,6 @@ class Member:
             since=before.since if before.state == state else self._clock(),
             outage=verdict.outage,
         )
-        if verdict.version is not None:
-            self._upstream.version = verdict.version
         self._missed = self._missed or verdict.reason is not None
         self._metrics.upstream_up(self.name, verdict.reason is None)
         self._say(before, verdict)

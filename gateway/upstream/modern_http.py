@@ -21,6 +21,7 @@ from yarl import URL
 from gateway import config
 from gateway.protocol.call import (
     MODERN_VERSION,
+    Challenge,
     Change,
     Emit,
     Notice,
@@ -28,6 +29,7 @@ from gateway.protocol.call import (
     Reply,
     Request,
     UpstreamName,
+    UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, Incoming, Malformed, McpError, encode, read_incoming
 from gateway.protocol.sse import EventTooLarge, SseParser
@@ -39,9 +41,11 @@ from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import Conversation, Dropped, Stale, Subscription
-from gateway.upstream.listening import Listening
+from gateway.upstream.listening import EventListening
+from gateway.upstream.negotiating import negotiated
 from gateway.upstream.outgoing import Outgoing, compose
 from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
+from gateway.upstream.probing import PROBE, PROBE_TIMEOUT, Verdict, judge
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ class ModernHttpUpstream:
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self._name = name
-        self._url = URL(settings.url, encoded=True)
+        self._url = URL(settings.url or "", encoded=True)
         self._proxy = proxy_for(settings, environ)
         self._tls = trust_for(name, settings, self._proxy)
         self._server_name = settings.tls.server_name
@@ -94,6 +98,8 @@ class ModernHttpUpstream:
         self._closed = False
         self._slots = asyncio.Semaphore(settings.connections)
         self._listen_idle = settings.listen_idle
+        self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
+        self._forced = settings.era == "modern"
         self.version = MODERN_VERSION
         """The protocol version spoken with this upstream."""
         self.active = 0
@@ -113,6 +119,23 @@ class ModernHttpUpstream:
         """Whether callers authenticate themselves at this upstream."""
         return self._credentials.forwards
 
+    async def probe(self) -> Verdict:
+        """Ask it who it is; raises nothing."""
+        verdict = await self._asked()
+        if verdict.version is not None:
+            self.version = verdict.version
+        return verdict
+
+    async def _asked(self) -> Verdict:
+        try:
+            async with asyncio.timeout(self._probe_timeout):
+                reply = await negotiated(self, lambda: self.call(PROBE))
+                return judge(reply, forced=self._forced)
+        except TimeoutError:
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
+        except (UpstreamUnavailable, UpstreamError, Challenge) as error:
+            return judge(error, forced=self._forced)
+
     async def call(self, request: Request, emit: Emit | None = None) -> Reply:
         """Return the result; raises UpstreamError as the upstream sent it, Failed or Challenge."""
         outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
@@ -131,7 +154,7 @@ class ModernHttpUpstream:
             slot.release()
             self._count(-1)
 
-    async def listen(self, request: Request, wanted: Wanted) -> Listening:
+    async def listen(self, request: Request, wanted: Wanted) -> EventListening:
         """Return the subscription once it is acknowledged, for the caller to close.
 
         It takes none of the slots, neither while it is open, which may be for ever, nor before: an upstream
@@ -147,7 +170,7 @@ class ModernHttpUpstream:
             raise
         response.detect_loss()
         self._count_subscription(+1)
-        listening = Listening(
+        listening = EventListening(
             self._name,
             Subscription(outgoing.id, wanted),
             read=partial(self._some, response),

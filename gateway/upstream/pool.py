@@ -14,11 +14,11 @@ from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
-from gateway.upstream.listening import Listening
 from gateway.upstream.member import Member, OnChange, UpstreamStatus
 from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
+from gateway.upstream.transport import Listening
 
 __all__ = ["Discovered", "Listening", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
 

@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.protocol.call import MODERN_VERSION, Challenge, Era, Reason, Reply, UpstreamUnavailable
+from gateway.protocol.call import (
+    LEGACY_VERSIONS,
+    MODERN_VERSION,
+    Challenge,
+    Era,
+    Reason,
+    Reply,
+    Request,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import (
     HEADER_MISMATCH,
     MISSING_CLIENT_CAPABILITY,
@@ -17,9 +26,11 @@ from gateway.protocol.jsonrpc import (
 )
 from gateway.upstream.failures import Failed, UpstreamError
 
+PROBE = Request("server/discover")
+PROBE_TIMEOUT = 10.0
+"""The longest a probe is waited for, unless the upstream's `timeout` is shorter (U-19)."""
 SPOKEN = (MODERN_VERSION,)
 """Versions spoken to upstreams, preferred first."""
-LEGACY_VERSIONS = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 
 # Answers that speak of access or of the moment, and so say nothing about the era (U-17).
 _SILENT = frozenset({401, 403, 407, 408, 425, 429})

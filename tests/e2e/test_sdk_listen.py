@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from gateway.protocol.subscriptions import Wanted
-from gateway.upstream.pool import Listening
+from gateway.upstream.transport import Listening
 from tests.support.pools import ALPHA, running, settings
 from tests.support.processes import reference_server
 from tests.support.running import running as serving

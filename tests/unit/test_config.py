@@ -170,7 +170,7 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("secrets: {keys: [0123456789abcdef]}\ncache: {redis: http://x}", "cache.redis: expected redis://host"),
         ("cache: {redis_prefix: 'a b'}", "cache.redis_prefix: expected 1 to 32 letters"),
         ("cache: {stale_if_error: 1}", "expected a unit behind the number"),
-        ("limits: {sessions: 3}", "not supported by this version"),
+        ("limits: {sessions: 0}", "expected at least 1"),
         ("log: {level: loud}", "log.level: expected 'debug', 'info', 'warning' or 'error', found 'loud'"),
         ("limits: {depth: many}", "limits.depth: expected a whole number, found 'many'"),
         ("limits: {depth: '${TOK}'}", "expected a whole number, found '${TOK}'"),
@@ -212,8 +212,8 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
     [
         ("{}", "at least one upstream"),
         ("", "expected a mapping"),
-        ("{a: }", "`url` is missing"),
-        ("{a: {prefix: b}}", "`url` is missing"),
+        ("{a: }", "expected either `url` or `command`"),
+        ("{a: {prefix: b}}", "expected either `url` or `command`"),
         ("{a: [http://a]}", "expected a mapping"),
         ("{Time_Server: http://a}", 'up to 30 of a-z 0-9 and -: "time-server" would do'),
         ("{a: {url: http://a, prefix: A_b}}", '"a-b" would do'),
@@ -221,7 +221,7 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {url: http://a, prefix: ''}, b: {url: http://b, prefix: ''}}", '"" is the prefix of `a` too'),
         ("{a: {command: npx, args: [-y], env: {K: v}}}", "`command` is not supported by this version"),
         ("{a: {url: http://a, era: legacy}}", "`legacy` is not supported by this version"),
-        ("{a: {url: http://a, isolation: x}}", "not supported by this version"),
+        ("{a: {url: http://a, isolation: x}}", "expected 'shared', 'caller' or 'session'"),
         ("{a: {url: http://a, cache: {partition: subject}}}", "`subject` is not supported by this version"),
         ("{a: {url: http://a, cache: {calls: {t: {}}}}}", "`ttl` is missing"),
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 0s}}}}}", "expected more than 0"),
@@ -529,7 +529,8 @@ def test_the_example_holds_every_key() -> None:
     once = {
         key for key in keys(Config) if not key.startswith("endpoints.tools.")
     }  # the same as upstreams.tools
-    assert once - written == set()
+    program = {f"upstreams.{key}" for key in ("command", "args", "env", "cwd")}
+    assert once - written == program
 
 
 def test_a_value_in_the_example_is_the_default() -> None:

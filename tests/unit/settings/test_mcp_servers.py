@@ -66,7 +66,7 @@ def test_names_become_valid_and_stay_apart() -> None:
         ({"url": "http://a/mcp", "headers": {"Authorization": "Bearer hunter2\n"}}, "line break"),
         ({"url": "http://a/mcp", "headers": {"X": "${NOPE}"}}, "NOPE is not set"),
         ({"url": "http://a/mcp", "headers": {"Host": "hunter2"}}, "writes this header itself"),
-        ({"type": "http"}, "`url` is missing"),
+        ({"type": "http"}, "expected either `url` or `command`"),
         ("http", "expected a URL"),
         (42, "expected a mapping"),
     ],
