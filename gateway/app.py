@@ -31,9 +31,12 @@ from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
 from gateway.support.leases import Leases
+from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
+from gateway.support.notebook import LocalNotebook, Notebook
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
+from gateway.upstream.parked import Parked
 from gateway.upstream.pool import Pace, UpstreamPool
 
 log = logging.getLogger(__name__)
@@ -66,6 +69,8 @@ class Runtime:
     following: Following
     pipelines: Mapping[str, Pipeline]
     seal: Seal
+    notebook: Notebook
+    mailbox: Mailbox
     replicated: Replicated | None = None
 
     async def start(self, *, follow: bool = True) -> None:
@@ -113,15 +118,25 @@ def build(
         leads=None if shared is None else shared.leads,
         bounds=_bounds(config, config.cache.coalesce or _PATIENCE),
     )
+    mailbox = LocalMailbox()
+    limits = config.limits
+    parked = Parked(
+        mailbox,
+        background,
+        most=limits.questions,
+        wait=limits.input_wait,
+        anonymous_wait=limits.anonymous_input_wait,
+    )
     pool = UpstreamPool(
         {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
         identity=config.identity,
         version=VERSION,
-        limits=config.limits,
+        limits=limits,
         background=background,
         metrics=metrics,
         clock=clock,
         pace=pace,
+        parked=parked,
     )
     upstream_settings = _settings(config, seal)
     catalogue = Catalogue(config, pool, cache, metrics, upstream_settings, clock=clock)
@@ -164,6 +179,8 @@ def build(
         following,
         pipelines,
         seal,
+        LocalNotebook(clock),
+        mailbox,
         shared,
     )
 

@@ -11,11 +11,13 @@ from gateway import config
 from gateway.protocol.call import Change, Emit, Reason, Reply, Request, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json
 from gateway.protocol.subscriptions import Wanted, spell
+from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
 from gateway.upstream.member import Member, OnChange, UpstreamStatus
 from gateway.upstream.modern_http import ModernHttpUpstream
+from gateway.upstream.parked import Parked
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
 from gateway.upstream.transport import Listening
@@ -39,10 +41,12 @@ class UpstreamPool:
         random: Callable[[], float] = chance.random,
         environ: Mapping[str, str] = os.environ,
         pace: Pace | None = None,
+        parked: Parked | None = None,
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self.on_change: OnChange | None = None
         self._background = background
+        self._parked = parked or Parked(LocalMailbox(), background)
         self._closing = False
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
@@ -89,6 +93,7 @@ class UpstreamPool:
             task.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
         self._watches.clear()
+        await self._parked.close()
         for member in self._members.values():
             await member.close()
 

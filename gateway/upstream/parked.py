@@ -1,0 +1,272 @@
+"""Calls of servers of older eras that wait for a client's answers, and how a retry finds them (M-19, M-20).
+
+Such a server asks its questions in the middle of a call. The call stays here, on the replica that holds its
+session, while the client is given the questions and a state: the address of this process and a random name.
+Whichever replica the retry comes to asks the one that holds the call. What a user answers is kept nowhere.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from gateway.protocol.call import (
+    Challenge,
+    Context,
+    Emit,
+    Notice,
+    Reason,
+    Reply,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, McpError
+from gateway.support.mailbox import Mailbox, Tell, Unreachable
+from gateway.support.tasks import Background
+from gateway.upstream.failures import Failed, TimedOut, UpstreamError
+
+log = logging.getLogger(__name__)
+
+_SUBJECT = "parked"
+_CLOSING = 2.0
+GONE = "the call that asked for this input is over, or none of yours"
+_MANY = "too many calls wait for input"
+_AWAY = "the replica that holds this call is out of reach"
+
+
+class Suspended(Protocol):
+    """A call whose upstream waits for answers. It is gone on with once, or dropped."""
+
+    async def go_on(self, answers: Mapping[str, Json], emit: Emit | None) -> Reply:
+        """Hand the answers over and return the result, or more questions, parked anew.
+
+        Raises what `Transport.call` does. Cancelling it cancels the call at the upstream (U-23).
+        """
+        ...
+
+    async def drop(self) -> None:
+        """Cancel the call at the upstream (U-23): nobody brings answers any more."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    suspended: Suspended
+    context: Context
+    end: asyncio.TimerHandle
+
+
+class Parked:
+    """All calls of this process that wait for answers: at most `most`, each for a bounded time."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        background: Background,
+        *,
+        most: int = 1000,
+        wait: float = 600.0,
+        anonymous_wait: float = 300.0,
+    ) -> None:
+        """`anonymous_wait` is for how long a call of those who cannot be told apart is kept."""
+        self._mailbox = mailbox
+        self._background = background
+        self._most = most
+        self._wait = wait
+        self._anonymous_wait = anonymous_wait
+        self._entries: dict[str, _Entry] = {}
+        self._closed = False
+        mailbox.serve(_SUBJECT, self._answer)
+
+    def __repr__(self) -> str:
+        return f"<Parked {len(self)} calls>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def park(self, suspended: Suspended, context: Context) -> str:
+        """Keep a call until its answers come, and return the state that leads to it.
+
+        When there is no room, or we are stopping, it is dropped and McpError says so to the client.
+        """
+        if self._closed or len(self._entries) >= self._most:
+            self._drop(suspended)
+            raise McpError(INTERNAL_ERROR, _MANY if not self._closed else Reason.STOPPING.value)
+        name = secrets.token_urlsafe(16)
+        anonymous = not context.caller and not context.alone
+        life = self._anonymous_wait if anonymous else self._wait
+        end = asyncio.get_running_loop().call_later(life, self._expire, name)
+        self._entries[name] = _Entry(suspended, context, end)
+        return f"{self._mailbox.me}.{name}"
+
+    async def resume(
+        self,
+        state: str,
+        context: Context,
+        input_responses: Mapping[str, Json],
+        emit: Emit | None = None,
+    ) -> Reply:
+        """Go on with a call, wherever it is held; raises what `Suspended.go_on` does.
+
+        McpError -32602 when it is over, another's, or somebody goes on with it already: of several retries
+        one reaches the upstream. Another McpError says that it may still be there and cannot be reached.
+        """
+        address, _, name = state.partition(".")
+        if address == self._mailbox.me:
+            return await self._go_on(name, context, input_responses, emit)
+        answers = {key: bytes(answer) for key, answer in input_responses.items()}
+        question = _encode(_Question(name, context, answers))
+        try:
+            said = await self._mailbox.ask(
+                address, _SUBJECT, question, timeout=None, told=None if emit is None else _passing_on(emit)
+            )
+        except Unreachable as error:
+            log.info("a parked call cannot be gone on with: %s", error)
+            raise (
+                McpError(INVALID_PARAMS, GONE) if error.gone else McpError(INTERNAL_ERROR, _AWAY)
+            ) from None
+        return _told(_decode_outcome(said))
+
+    async def close(self) -> None:
+        """Drop every call; whoever comes later is told that it is over."""
+        self._closed = True
+        entries, self._entries = list(self._entries.values()), {}
+        dropping = []
+        for entry in entries:
+            entry.end.cancel()
+            dropping.append(self._drop(entry.suspended))
+        if dropping:
+            await asyncio.wait(dropping, timeout=_CLOSING)
+
+    async def _go_on(
+        self, name: str, context: Context, answers: Mapping[str, Json], emit: Emit | None
+    ) -> Reply:
+        entry = self._entries.get(name)
+        if entry is None or entry.context != context:
+            raise McpError(INVALID_PARAMS, GONE)
+        del self._entries[name]
+        entry.end.cancel()
+        return await entry.suspended.go_on(answers, emit)
+
+    async def _answer(self, question: bytes, tell: Tell) -> bytes:
+        """Go on with a call for another replica, and say how that went in a form that can be carried."""
+        asked = _decode_question(question)
+
+        async def emit(notice: Notice) -> None:
+            params = {key: bytes(value) for key, value in notice.params.items()}
+            await tell(_encode(_Said(notice.method, params)))
+
+        try:
+            reply = await self._go_on(asked.name, asked.context, asked.answers, emit)
+        except (McpError, UpstreamUnavailable, Challenge) as error:
+            return _encode(_outcome(error))
+        return _encode(_Replied(bytes(reply.result)))
+
+    def _expire(self, name: str) -> None:
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            self._drop(entry.suspended)
+
+    def _drop(self, suspended: Suspended) -> "asyncio.Task[None]":
+        return self._background.start(suspended.drop(), name="drop a parked call")
+
+
+# What replicas say to each other; payloads are bytes and never taken apart
+
+
+class _Question(msgspec.Struct, array_like=True):
+    name: str
+    context: Context
+    answers: dict[str, bytes]
+
+
+class _Said(msgspec.Struct, array_like=True):
+    method: str
+    params: dict[str, bytes]
+
+
+class _Replied(msgspec.Struct, array_like=True, tag="reply"):
+    result: bytes
+
+
+class _Refused(msgspec.Struct, array_like=True, tag="error"):
+    code: int
+    message: str
+    data: bytes | None
+    status: int | None
+    """That of the upstream's HTTP response; None = the gateway's own error."""
+
+
+class _Unavailable(msgspec.Struct, array_like=True, tag="unavailable"):
+    upstream: str
+    reason: Reason
+    detail: str
+    outage: bool
+    status: int | None = None
+
+
+class _Late(msgspec.Struct, array_like=True, tag="late"):
+    upstream: str
+    target: str
+    limit: str
+
+
+class _Challenged(msgspec.Struct, array_like=True, tag="challenge"):
+    upstream: str
+    status: int
+    error: str | None
+    scope: str | None
+
+
+_Outcome: TypeAlias = _Replied | _Refused | _Unavailable | _Late | _Challenged
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_question = msgspec.msgpack.Decoder(_Question).decode
+_decode_said = msgspec.msgpack.Decoder(_Said).decode
+_decode_outcome = msgspec.msgpack.Decoder(_Outcome).decode
+
+
+def _passing_on(emit: Emit) -> Tell:
+    async def told(said: bytes) -> None:
+        notice = _decode_said(said)
+        await emit(Notice(notice.method, notice.params))
+
+    return told
+
+
+def _outcome(error: McpError | UpstreamUnavailable | Challenge) -> _Outcome:
+    match error:
+        case McpError():
+            data = None if error.data is None else bytes(error.data)
+            status = error.status if isinstance(error, UpstreamError) else None
+            return _Refused(error.code, error.message, data, status)
+        case Challenge():
+            return _Challenged(error.upstream, error.status, error.error, error.scope)
+        case TimedOut():
+            return _Late(error.upstream, error.target, error.limit)
+        case _:
+            status = error.status if isinstance(error, Failed) else None
+            return _Unavailable(error.upstream, error.reason, error.detail, error.outage, status)
+
+
+def _told(outcome: _Outcome) -> Reply:
+    """Return the reply, or raise what was raised where the call is held; asking again never helps."""
+    match outcome:
+        case _Replied():
+            return Reply(outcome.result)
+        case _Refused():
+            error = McpError(outcome.code, outcome.message, outcome.data)
+            raise error if outcome.status is None else UpstreamError(error, outcome.status)
+        case _Late():
+            raise TimedOut(UpstreamName(outcome.upstream), outcome.target, outcome.limit)
+        case _Challenged():
+            raise Challenge(UpstreamName(outcome.upstream), outcome.status, outcome.error, outcome.scope)
+        case _Unavailable():
+            name = UpstreamName(outcome.upstream)
+            failed = Failed(name, outcome.reason, outcome.detail, status=outcome.status)
+            failed.outage = outcome.outage
+            raise failed

@@ -1,0 +1,145 @@
+"""A parked call is gone on with once, by whom it belongs to, and dropped when nobody comes (M-19, M-20)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.protocol.call import Context, Emit, Notice, Reply
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, McpError
+from gateway.support.mailbox import LocalMailbox
+from gateway.support.tasks import Background
+from gateway.upstream.parked import Parked
+
+ME = Context(caller="me")
+
+
+class Call:
+    """An upstream's call that waits."""
+
+    def __init__(self) -> None:
+        self.answers: list[Mapping[str, Json]] = []
+        self.asked = asyncio.Event()
+        self.dropped = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def go_on(self, answers: Mapping[str, Json], emit: Emit | None) -> Reply:
+        self.answers.append(answers)
+        self.asked.set()
+        await self.go.wait()
+        if emit is not None:
+            await emit(Notice("notifications/progress", {"progress": b"1"}))
+        return Reply(b'{"content":[]}')
+
+    async def drop(self) -> None:
+        self.dropped.set()
+
+
+@asynccontextmanager
+async def parked(most: int = 10, wait: float = 60.0, anonymous_wait: float = 60.0) -> AsyncIterator[Parked]:
+    background = Background()
+    calls = Parked(LocalMailbox(), background, most=most, wait=wait, anonymous_wait=anonymous_wait)
+    yield calls
+    await calls.close()
+    await background.close(1)
+
+
+async def test_a_retry_goes_on_with_the_call_once() -> None:
+    heard = []
+
+    async def emit(notice: Notice) -> None:
+        heard.append(notice.method)
+
+    async with parked() as calls:
+        call = Call()
+        state = calls.park(call, ME)
+        reply = await calls.resume(state, ME, {"a": b"{}"}, emit)
+        assert reply.result == b'{"content":[]}'
+        assert heard == ["notifications/progress"]
+        with pytest.raises(McpError) as refused:
+            await calls.resume(state, ME, {"a": b"{}"})
+        assert refused.value.code == INVALID_PARAMS
+        assert call.answers == [{"a": b"{}"}]
+    assert not call.dropped.is_set()
+
+
+async def test_of_two_retries_at_once_one_reaches_the_upstream() -> None:
+    async with parked() as calls:
+        call = Call()
+        state = calls.park(call, ME)
+        both = await asyncio.gather(
+            calls.resume(state, ME, {"a": b"1"}), calls.resume(state, ME, {"a": b"2"}), return_exceptions=True
+        )
+        assert [type(one) for one in both] == [Reply, McpError]
+        assert call.answers == [{"a": b"1"}]
+
+
+async def test_anothers_call_is_as_good_as_none_and_stays_where_it_is() -> None:
+    async with parked() as calls:
+        call = Call()
+        state = calls.park(call, ME)
+        for other in (Context(), Context(caller="me", session="other"), Context(alone=True)):
+            with pytest.raises(McpError) as refused:
+                await calls.resume(state, other, {})
+            assert refused.value.code == INVALID_PARAMS
+        await calls.resume(state, ME, {})
+
+
+@pytest.mark.parametrize("state", ["", ".", "nobody", "nobody.nothing", "\x00.é"])
+async def test_a_state_of_nobody_is_refused(state: str) -> None:
+    async with parked() as calls:
+        with pytest.raises(McpError) as refused:
+            await calls.resume(state, ME, {})
+        assert refused.value.code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize(
+    ("context", "wait", "anonymous_wait"),
+    [(ME, 0.01, 60), (Context(), 60, 0.01), (Context(alone=True), 0.01, 60)],
+)
+async def test_a_call_nobody_answers_is_dropped(context: Context, wait: float, anonymous_wait: float) -> None:
+    async with parked(wait=wait, anonymous_wait=anonymous_wait) as calls:
+        call = Call()
+        state = calls.park(call, context)
+        await call.dropped.wait()
+        with pytest.raises(McpError) as late:
+            await calls.resume(state, context, {})
+        assert late.value.code == INVALID_PARAMS
+        assert call.answers == []
+
+
+async def test_who_finds_no_room_is_told_and_its_call_dropped() -> None:
+    async with parked(most=1) as calls:
+        first, second = Call(), Call()
+        state = calls.park(first, ME)
+        with pytest.raises(McpError, match="too many") as refused:
+            calls.park(second, ME)
+        assert refused.value.code == INTERNAL_ERROR
+        await second.dropped.wait()
+        await calls.resume(state, ME, {})
+        calls.park(Call(), ME)
+
+
+async def test_a_retry_that_is_cancelled_cancels_the_call() -> None:
+    async with parked() as calls:
+        call = Call()
+        call.go.clear()
+        retry = asyncio.create_task(calls.resume(calls.park(call, ME), ME, {}))
+        await call.asked.wait()
+        retry.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await retry
+        assert len(calls) == 0
+
+
+async def test_stopping_drops_what_waits_and_takes_nothing_more() -> None:
+    async with parked() as calls:
+        first, late = Call(), Call()
+        calls.park(first, ME)
+        await calls.close()
+        assert first.dropped.is_set()
+        with pytest.raises(McpError, match="stopping"):
+            calls.park(late, ME)
+        await late.dropped.wait()
