@@ -242,8 +242,13 @@ class Dialogue:
 
 
 def holder(principal: Principal) -> bytes:
-    """Return whom a token handed to this caller is bound to; those without a credential are alike (M-12)."""
-    return (principal.partition or "").encode()
+    """Return whom a token handed to this caller is bound to; those without a credential are alike (M-12).
+
+    Unlike a partition it is no work of any key, so tokens open while the key that sealed them is there.
+    """
+    if principal.authorization is None:
+        return b""
+    return sha256(principal.authorization.encode("utf-8", "surrogatepass")).digest()
 
 
 def unknown_state() -> McpError:

@@ -105,8 +105,12 @@ class Seal:
         return hmac.digest(self._name_key, _associated(b"", purpose, data), "sha256")[:16]
 
     def apart(self) -> "tuple[Seal, ...]":
-        """Return a seal of each single key; with a newer or an older replica one of them is in common."""
-        return tuple(Seal([secret.decode()], now=self._now) for secret in self._secrets)
+        """Return a seal of each single key; with a newer or an older replica one of them is in common.
+
+        The one of the names is the last; of a key that is there twice there is one.
+        """
+        different = reversed(dict.fromkeys(reversed(self._secrets)))
+        return tuple(Seal([secret.decode()], now=self._now) for secret in different)
 
     def partition(self, authorization: str) -> Partition:
         """Return the name of the context a credential stands for (C-18): always 64 hex digits.

@@ -471,6 +471,8 @@ async def test_a_state_is_good_on_every_replica_with_the_same_keys(alpha):
             assert (await go_on(gateway, asked)).result["resultType"] == "complete"
         retry = {**DEPLOY, "requestState": asked["requestState"]}
         assert await refused(later, [alpha], params=retry), "the old key is out"
+        asked = await begin(rotated)
+        assert (await go_on(later, asked)).result["resultType"] == "complete"
 
 
 async def test_a_state_of_a_resource_that_two_upstreams_have_goes_back_to_who_asked(alpha):

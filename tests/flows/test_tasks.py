@@ -1,6 +1,7 @@
 """Tasks: created by a call, found again by their creator on any replica, until their upstream ends them."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -187,6 +188,25 @@ async def test_every_replica_with_the_same_keys_knows_the_task(alpha):
         assert (await about(turned, id)).result["taskId"] == id
     async with running({"alpha": alpha}, secrets={"keys": ["another-key-altogether"]}) as stranger:
         assert (await about(stranger, id)).code == -32602
+
+
+async def test_keys_change_step_by_step_and_no_task_is_lost(alpha):
+    """M-13, T-06: while replicas are at one step or the next, each opens what the other gave."""
+    old, new = "the-old-key-of-all", "the-new-key-of-all"
+    steps = [[old], [old, new, old], [new, old]]
+    for before, after in itertools.pairwise(steps):
+        async with (
+            running({"alpha": alpha}, secrets={"keys": before}) as one,
+            running({"alpha": alpha}, secrets={"keys": after}) as two,
+        ):
+            for giver, other in ((one, two), (two, one)):
+                assert (await about(other, await create(giver))).result["taskId"]
+    async with (
+        running({"alpha": alpha}, secrets={"keys": [new, old]}) as before,
+        running({"alpha": alpha}, secrets={"keys": [new]}) as last,
+    ):
+        assert (await about(last, id := await create(before))).result["taskId"] == id
+        assert (await about(last, id, who=BOB)).code == -32602
 
 
 async def test_a_task_lives_as_long_as_its_upstream_says(alpha):

@@ -20,7 +20,7 @@ from tests.support.wire import check_result
 
 WE = b'{"name":"mcp-gateway","version":"0.1.0"}'
 GH = UpstreamName("gh")
-ANN, NOBODY = Principal(Partition("a" * 64)), Principal()
+ANN, NOBODY = Principal(Partition("a" * 64), "Bearer a"), Principal()
 ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
 KEY = "k" * 32
 SPACE = Namespace(GH, "gh")
@@ -147,7 +147,7 @@ class TestWhose:
         here = dialogue()
         again = call(requestState=token(here, call()))
         assert refuses(here, again, NOBODY)
-        assert refuses(here, again, Principal(Partition("b" * 64)))
+        assert refuses(here, again, Principal(Partition("b" * 64), "Bearer b"))
         both: Any = {"upstreams": {"gh": "http://gh.example"}, "endpoints": {"/mcp": {}, "/other": {}}}
         config = Config.model_validate(both)
         assert refuses(Dialogue(Federation("/other", config), config, Seal([KEY], now=Clock())), again)

@@ -18,7 +18,11 @@ from gateway.protocol.jsonrpc import McpError, encode
 from gateway.support.seal import Seal
 
 GH, JIRA = UpstreamName("gh"), UpstreamName("jira")
-ANN, BOB, NOBODY = Principal(Partition("a" * 64)), Principal(Partition("b" * 64)), Principal()
+ANN, BOB, NOBODY = (
+    Principal(Partition("a" * 64), "Bearer a"),
+    Principal(Partition("b" * 64), "Bearer b"),
+    Principal(),
+)
 ASKED = {"method": "elicitation/create", "params": {"message": "Who?", "requestedSchema": {}}}
 
 

@@ -207,9 +207,10 @@ async def test_who_may_have_missed_something_is_told_so(server: RedisServer) -> 
         await one.until(lambda: one.missed == 1)
 
 
-async def test_a_replica_in_the_middle_of_a_rotation_takes_part(server: RedisServer) -> None:
+@pytest.mark.parametrize("keys", [["new", "old"], ["old", "new", "old"]])
+async def test_a_replica_in_the_middle_of_a_rotation_takes_part(server: RedisServer, keys: list[str]) -> None:
     """It seals with the key that all have, that of the names."""
-    async with Replica(server, "old", life=600.0) as one, Replica(server, "new", "old", life=600.0) as two:
+    async with Replica(server, "old", life=600.0) as one, Replica(server, *keys, life=600.0) as two:
         await one.until(lambda: {one.lease.standing, two.lease.standing} == {"mine", "another's"})
         for each in (one, two):
             each.say(b"wish")

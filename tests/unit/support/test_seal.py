@@ -219,5 +219,7 @@ def test_apart_every_key_stands_alone() -> None:
     assert Seal(["new"]).decrypt("bus", new.encrypt("bus", b"x")) == b"x"
     with pytest.raises(SealBroken):
         Seal(["new"]).decrypt("bus", old.encrypt("bus", b"x"))
+    assert len(Seal(["old", "new", "old"]).apart()) == 2
+    assert Seal(["old", "new", "old"]).apart()[-1].name("bus", b"") == old.name("bus", b"")
     (random,) = (alone := Seal()).apart()
     assert alone.decrypt("bus", random.encrypt("bus", b"x")) == b"x"
