@@ -6,11 +6,23 @@ One file for both directions, so that what is sent and what is compared cannot d
 import json
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from msgspec import Raw
+
 from gateway.protocol.call import HeaderParam
-from gateway.protocol.jsonrpc import INVALID_PARAMS, Json, Malformed, McpError, is_null, split, text_of, value
+from gateway.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    Json,
+    Malformed,
+    McpError,
+    encode,
+    is_null,
+    split,
+    text_of,
+    value,
+)
 
 # Header values (U-05, S-12)
 
@@ -109,10 +121,39 @@ def header_params(schema: Json) -> tuple[HeaderParam, ...]:
     return tuple(found.values())
 
 
-def _load(text: bytes) -> Any:
-    """Return a schema decoded, but for its numbers: nobody reads them, and they may be of any size."""
+def without_invalid(schema: Json) -> Json:
+    """Return the schema without those annotations that `header_params` refuses, all else as it was (U-09).
+
+    Raises Malformed when it cannot be read.
+    """
     try:
-        return json.loads(text, parse_int=_unread, parse_float=_unread)
+        header_params(schema)
+    except InvalidAnnotation:
+        root = _load(bytes(schema), number=_spliced)
+    else:
+        return schema
+    seen: set[str] = set()
+    for path, position in _schema_positions(root):
+        if _ANNOTATION not in position:
+            continue
+        try:
+            token = _annotated(path, position).token.lower()
+        except InvalidAnnotation:
+            del position[_ANNOTATION]
+            continue
+        if token in seen:
+            del position[_ANNOTATION]
+        seen.add(token)
+    return encode(root)
+
+
+def _load(text: bytes, number: Callable[[str], object] | None = None) -> Any:
+    """Return a schema decoded, but for its numbers: nobody reads them, and they may be of any size.
+
+    What stands for one is what `number` makes of it.
+    """
+    try:
+        return json.loads(text, parse_int=number or _unread, parse_float=number or _unread)
     except RecursionError:
         raise Malformed("the schema nests too deep") from None
     except ValueError:
@@ -121,6 +162,10 @@ def _load(text: bytes) -> Any:
 
 def _unread(number: str) -> int:
     return 0
+
+
+def _spliced(number: str) -> Raw:
+    return Raw(number.encode())
 
 
 def _schema_positions(root: Any) -> Iterator[tuple[_Path | None, dict[str, Any]]]:
