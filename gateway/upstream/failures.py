@@ -33,6 +33,17 @@ class Failed(UpstreamUnavailable):
         self.retry_after = retry_after
 
 
+class ProgramEnded(Failed):
+    """The program that an upstream is ended, with what it still owed; the message says how (B27)."""
+
+    def __init__(self, upstream: UpstreamName, how: str, *, unsent: bool = False) -> None:
+        detail = f"its program ended, {how}"
+        super().__init__(upstream, Reason.CONNECT, detail, unsent=unsent, lost=True, transient=True)
+
+    def __str__(self) -> str:
+        return f"upstream {self.upstream}: {self.detail}"
+
+
 class TimedOut(UpstreamUnavailable):
     """A call hit one of its limits; the message names upstream, target and limit (B19)."""
 
