@@ -386,6 +386,32 @@ async def test_two_upstreams_with_the_same_state_text_each_get_their_own_back(al
         assert await refused(gateway, [alpha, beta], params=swapped)
 
 
+async def test_what_users_answer_reaches_who_asked_and_nobody_else(alpha):
+    """M-26, M-25: within that retry, not with the next call; and nobody here visits the page."""
+    async with (
+        ScriptedUpstream(tools=[tool("deploy")], resources=[{"uri": "b:1", "name": "one"}]) as beta,
+        ScriptedUpstream() as page,
+        running({"alpha": alpha, "beta": beta}) as gateway,
+    ):
+        visit = {"mode": "url", "message": "Sign in", "url": page.url}
+        requests = {
+            "roots": {"method": "roots/list"},
+            "visit": {"method": "elicitation/create", "params": visit},
+        }
+        answers = {"roots": {"roots": [{"uri": "file:///home/ann"}]}, "visit": {"action": "accept"}}
+        alpha.once("tools/call", asks(requests), result({"content": []}), result({"content": []}))
+        asked = await begin(gateway)
+        assert asked["inputRequests"]["visit"]["params"]["url"] == page.url
+        assert (await go_on(gateway, asked, answers=answers)).result["resultType"] == "complete"
+        await gateway.ask("tools/call", DEPLOY, token=ANN, capabilities=ABLE)
+        await gateway.ask("tools/call", {**DEPLOY, "name": "beta__deploy"}, token=ANN, capabilities=ABLE)
+        await gateway.ask("resources/read", {"uri": "beta+b:1"}, token=ANN, capabilities=ABLE)
+        got = [seen.params.get("inputResponses") for seen in alpha.seen("tools/call")]
+        assert got == [None, answers, None]
+        assert not [seen for seen in beta.requests if b"/home/ann" in seen.body]
+        assert not page.requests
+
+
 @pytest.mark.parametrize("change", ["caller", "nobody", "params", "extra", "tool", "prompt", "endpoint"])
 async def test_a_state_opens_for_the_same_caller_and_request_only(alpha, change):
     """M-11: another user, other params, another tool, method or endpoint; and no upstream hears of it."""

@@ -105,10 +105,8 @@ async def test_a_list_request_that_changes_nothing_is_told_to_nobody(alpha: Scri
         assert await told(stream) == (TOOLS_CHANGED, None)
 
 
-async def test_an_upstream_that_hangs_up_at_once_is_left_alone_for_longer_each_time(
-    alpha: ScriptedUpstream,
-) -> None:
-    """B45: and clients are told nothing, since nothing changes."""
+def hangs_up(alpha: ScriptedUpstream, times: int) -> None:
+    """Let the next streams be acknowledged and ended at once, each with a word that this is meant."""
 
     async def ends(exchange: Asked) -> None:
         task = asyncio.create_task(listen()(exchange))
@@ -117,14 +115,36 @@ async def test_an_upstream_that_hangs_up_at_once_is_left_alone_for_longer_each_t
         await alpha.listens[-1].end()
         await task
 
-    alpha.once("subscriptions/listen", *[ends] * 6)
+    alpha.once("subscriptions/listen", *[ends] * times)
+
+
+async def test_an_upstream_that_hangs_up_at_once_is_left_alone_for_longer_each_time(
+    alpha: ScriptedUpstream,
+) -> None:
+    """B45: and clients are told nothing, since nothing changes."""
+    hangs_up(alpha, 6)
     waits = {"retry": 0.01, "longest_retry": 10.0}
+    began = asyncio.get_running_loop().time()
     async with running({"alpha": alpha}, subscriptions=waits) as gateway, listening(gateway, TOOLS):
         await alpha.listening()
         while len(alpha.seen("subscriptions/listen")) < 7:
             await alpha.arrived("subscriptions/listen")
+        assert asyncio.get_running_loop().time() - began >= 0.01 * (2**6 - 1) / 2, "half of it may be chance"
         await gateway.until_counted("upstream_listen_gaps_total", 6)
         assert await gateway.counted('notices_total{fate="delivered"}') == 0
+
+
+async def test_after_a_stream_that_lasted_the_pauses_begin_anew(alpha: ScriptedUpstream) -> None:
+    """B45: else the twelfth would be a minute, in which nobody hears anything."""
+    hangs_up(alpha, 12)
+    waits = {"retry": 0.03, "longest_retry": 3600.0, "stable": 1e-9}
+    async with running({"alpha": alpha}, subscriptions=waits) as gateway, listening(gateway, TOOLS) as stream:
+        while len(alpha.seen("subscriptions/listen")) < 13:
+            await alpha.arrived("subscriptions/listen")
+        await alpha.listening()
+        alpha.tools = [tool("b")]
+        await alpha.notify(TOOLS_CHANGED)
+        assert await told(stream) == (TOOLS_CHANGED, None)
 
 
 @pytest.mark.timeout(60)
