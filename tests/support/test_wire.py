@@ -91,6 +91,7 @@ def test_good_errors_and_notifications_pass(message: str) -> None:
         '{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}',
         '{"jsonrpc":"2.0","id":1,"method":"roots/list"}',
         '{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{}}',
+        '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
         '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}',
         '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":1,"total":null}}',
         '{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":NaN}}',

@@ -118,6 +118,8 @@ def _check_notification(message: bytes, decoded: dict[str, Any], version: str) -
         _check_task(message, params)
         _check_meta(message, params.get("_meta"), allowed={META_SUBSCRIPTION_ID})
         return
+    if method == "notifications/cancelled" and version == MODERN_VERSION:
+        _fail(message, "over HTTP a server ends a stream, and cancels nothing (L-10)")
     if (method, version) not in official.SERVER_NOTIFICATIONS:
         if method.startswith("notifications/"):
             _fail(message, f"{method} is no notification of {version}")
