@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager, suppress
 
 from gateway import config
 from gateway.protocol.call import Change, Emit, Reason, Reply, Request, UpstreamName, UpstreamUnavailable
-from gateway.protocol.jsonrpc import Json
+from gateway.protocol.jsonrpc import Json, encode
 from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
+from gateway.upstream.http_line import HttpLine
 from gateway.upstream.member import Member, OnChange, UpstreamStatus
 from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.parked import Parked
@@ -51,16 +52,17 @@ class UpstreamPool:
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
         for key, settings in upstreams.items():
-            upstream = ModernHttpUpstream(
+            line = HttpLine(
                 UpstreamName(key),
                 settings,
-                identity=identity,
                 version=version,
                 limit=limits.message,
                 background=background,
                 metrics=metrics,
-                on_change=self._changed,
                 environ=environ,
+            )
+            upstream = ModernHttpUpstream(
+                line, settings, client_info=_client_info(identity, version), on_change=self._changed
             )
             self._members[upstream.name] = Member(
                 upstream,
@@ -155,3 +157,8 @@ class UpstreamPool:
     async def _changed(self, change: Change) -> None:
         if self.on_change is not None:
             await self.on_change(change)
+
+
+def _client_info(identity: config.Identity, version: str) -> bytes:
+    title = {} if identity.title is None else {"title": identity.title}
+    return encode({"name": identity.name, **title, "version": version})

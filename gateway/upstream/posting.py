@@ -99,10 +99,10 @@ class Poster:
             response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
         await self._connector.close()
 
-    def start(self, url: URL, headers: Mapping[str, str]) -> str:
+    def start(self, url: URL, headers: Mapping[str, str], verb: str = "POST") -> str:
         """Return the start of a request to this URL of the origin, which more header lines may follow."""
         target = str(url) if self._whole_target else url.raw_path_qs
-        return f"POST {target} HTTP/1.1\r\n{self._host}{header_lines(headers)}"
+        return f"{verb} {target} HTTP/1.1\r\n{self._host}{header_lines(headers)}"
 
     async def post(self, head: str, body: bytes) -> "Response":
         """Send a request and return its response as soon as the head of it is there."""

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.protocol.call import Reason
 from gateway.upstream.failures import Failed
-from gateway.upstream.modern_http import retry_after
+from gateway.upstream.http_line import retry_after
 from gateway.upstream.retrying import Pace, retry_pause
 
 UNSENT = Failed("alpha", Reason.CONNECT, unsent=True, lost=True)

@@ -1,0 +1,291 @@
+"""What every exchange with an upstream over HTTP shares, whatever it speaks: the way there and back.
+
+Posting with its credential, redirects that stay at home, bodies within bounds, and what each failure means:
+it leaves here as Failed or Challenge. No deadline is kept here: the pool keeps them, since upstreams rightly
+withhold headers for long (U-24).
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+from yarl import URL
+
+from gateway import config
+from gateway.protocol.call import Reason, UpstreamName
+from gateway.support.logs import redact
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.connecting import proxy_for, shown_url, trust_for
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.failures import Failed
+from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
+
+log = logging.getLogger(__name__)
+
+_HOPS = 3
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
+_EXCERPT = 2048
+_DRAIN_TIME = 1.0
+_DRAIN_BYTES = 64 * 2**10
+# Statuses that speak of the moment, not of the request.
+_TRANSIENT = frozenset({408, 425, 429, 502, 503, 504})
+
+
+class HttpLine:
+    """The connections to one upstream, and the calls that may run on them at once."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        settings: config.Upstream,
+        *,
+        version: str,
+        limit: int,
+        background: Background,
+        metrics: Metrics,
+        environ: Mapping[str, str] = os.environ,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raise ValueError when a file that the settings name will not do."""
+        self.name = name
+        self.limit = limit
+        self.credentials = Credentials(name, settings.auth)
+        self.background = background
+        self.metrics = metrics
+        self.url = URL(settings.url or "", encoded=True)
+        self._proxy = proxy_for(settings, environ)
+        self._tls = trust_for(name, settings, self._proxy)
+        self._server_name = settings.tls.server_name
+        self._headers = {"User-Agent": f"mcp-gateway/{version}", "Accept-Encoding": "gzip, deflate"}
+        self._wall_clock = wall_clock
+        self._poster: Poster | None = None
+        self._start = ""
+        self._closed = False
+        self._slots = asyncio.Semaphore(settings.connections)
+        self.active = 0
+        """Calls under way; a subscription is none."""
+        self.streams = 0
+        self._subscriptions = 0
+
+    def __repr__(self) -> str:
+        return f"<HttpLine {self.name}: {self.active} active, {self.streams} streams>"
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def slot(self) -> "Slot":
+        """Return a place among the calls that may run at once, when there is one."""
+        slot = Slot(self._slots)
+        await self._slots.acquire()
+        return slot
+
+    def count(self, step: int) -> None:
+        """Count a call in, or out."""
+        self.active += step
+        self.metrics.upstream_connections(self.name, self.active + self._subscriptions)
+
+    def count_subscription(self, step: int) -> None:
+        """Count a stream that belongs to no call in, or out."""
+        self.streams += step
+        self._subscriptions += step
+        self.count(0)
+
+    async def close(self) -> None:
+        """Close every connection; what is running or comes later fails as STOPPING."""
+        self._closed = True
+        if self._poster is not None:
+            await self._poster.close()
+
+    # The way out
+
+    async def post(
+        self, headers: Mapping[str, str], body: bytes, authorization: str | None, *, verb: str = "POST"
+    ) -> Response:
+        """Return the response to one request, its body still unread."""
+        poster = self._connected()
+        lines = header_lines(self.credentials.headers(authorization)) + header_lines(headers)
+        url = self.url
+        for _ in range(_HOPS + 1):
+            common = url is self.url and verb == "POST"
+            start = self._start if common else poster.start(url, self._headers, verb)
+            try:
+                response = await poster.post(start + lines, body)
+            except aiohttp.ClientError as error:
+                raise self.failed(error) from error
+            if response.status not in _REDIRECTS:
+                return response
+            response.close()
+            url = self._redirected(response, url)
+        raise Failed(self.name, Reason.STATUS, f"over {_HOPS} redirects")
+
+    def _redirected(self, response: Response, url: URL) -> URL:
+        """Return where to send the same request again: only 307 and 308 keep it, only home is safe (B16)."""
+        status, location = response.status, response.headers.get("Location", "")
+        if status not in (307, 308) or not location:
+            raise Failed(self.name, Reason.STATUS, f"HTTP {status}: not a redirect to follow", status=status)
+        try:
+            wanted = url.join(URL(location)).with_user(None).with_fragment(None)
+            same = wanted.origin() == url.origin()
+        except (ValueError, TypeError):
+            same = False
+        if not same:
+            raise Failed(
+                self.name, Reason.STATUS, f"HTTP {status}: redirect to another origin", status=status
+            )
+        log.debug("upstream %s redirects to %s", self.name, shown_url(str(wanted)))
+        return wanted
+
+    def _connected(self) -> Poster:
+        if self._closed:
+            raise Failed(self.name, Reason.STOPPING)
+        if self._poster is None:
+            self._poster = Poster(
+                self.url,
+                tls=self._tls,
+                server_name=self._server_name,
+                proxy=self._proxy,
+                background=self.background,
+            )
+            self._start = self._poster.start(self.url, self._headers)
+        return self._poster
+
+    # The way back
+
+    def media(self, response: Response) -> str:
+        """Return the media type of an answer; raises for a refusal, and for an encoding nobody offered."""
+        if response.status in (401, 403):
+            raise self.credentials.refused(response.status, response.headers.getall("WWW-Authenticate", []))
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in _ENCODINGS:
+            raise self.protocol(f"unsupported encoding {encoding[:40]}", response)
+        return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    async def body(self, response: Response) -> bytes:
+        """Return the decoded body, bounded as it arrives: a small one may decode to a huge one."""
+        if response.content_length is not None and response.content_length > self.limit:
+            raise self.too_large()
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await self.some(response):
+            size += len(chunk)
+            if size > self.limit:
+                raise self.too_large()
+            chunks.append(chunk)
+            if response.content.at_eof():
+                break
+        return b"".join(chunks)
+
+    async def some(self, response: Response) -> bytes:
+        """Return what arrived of the body, b"" at its end."""
+        try:
+            return await response.content.readany()
+        except aiohttp.ClientError as error:
+            raise self.failed(error) from error
+
+    def let_end(self, response: Response) -> None:
+        """Give the stream a moment to end by itself, so that its connection can be used again."""
+        if not response.content.at_eof():
+            self.background.start(self._drain(response), name=f"drain {self.name}")
+
+    async def _drain(self, response: Response) -> None:
+        size = 0
+        try:
+            async with asyncio.timeout(_DRAIN_TIME):
+                async for chunk in response.content.iter_any():
+                    size += len(chunk)
+                    if size > _DRAIN_BYTES:
+                        break
+        except (aiohttp.ClientError, TimeoutError):
+            pass  # what follows the answer is ignored (U-22)
+        finally:
+            response.close()
+
+    # What went wrong
+
+    def failed(self, error: Exception) -> Failed:
+        """Return what an exception of aiohttp's means; the detail is for logs only."""
+        if self._closed:
+            return Failed(self.name, Reason.STOPPING)
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return self._lost(f"certificate: {error.certificate_error}")
+            case aiohttp.ClientConnectorError():
+                detail = error.os_error.strerror or str(error.os_error)
+                return self._lost(detail, unsent=True)
+            case aiohttp.ClientHttpProxyError():
+                return self._lost(f"the proxy answered HTTP {error.status}")
+            case aiohttp.ConnectionTimeoutError():
+                return self._lost(f"no connection within {CONNECT_TIMEOUT:g}s")
+            case aiohttp.ClientResponseError() if "content-encoding" in error.message.lower():
+                return Failed(self.name, Reason.PROTOCOL, "unsupported encoding, or not what it says")
+            case aiohttp.ClientResponseError():
+                return Failed(self.name, Reason.PROTOCOL, "not HTTP")
+            case aiohttp.ClientPayloadError() if "content-encoding" in str(error).lower():
+                return Failed(self.name, Reason.PROTOCOL, "unsupported encoding, or not what it says")
+            case _:
+                return Failed(
+                    self.name, Reason.CONNECT, f"connection lost: {type(error).__name__}", transient=True
+                )
+
+    def _lost(self, detail: str, *, unsent: bool = False) -> Failed:
+        return Failed(self.name, Reason.CONNECT, detail, unsent=unsent, lost=True)
+
+    def too_large(self) -> Failed:
+        return Failed(self.name, Reason.TOO_LARGE, f"over {self.limit} bytes")
+
+    def protocol(self, detail: str, response: Response) -> Failed:
+        return Failed(self.name, Reason.PROTOCOL, f"HTTP {response.status}: {detail}", status=response.status)
+
+    def status(self, response: Response, detail: str = "") -> Failed:
+        return Failed(
+            self.name,
+            Reason.STATUS,
+            f"HTTP {response.status}{detail}",
+            transient=response.status in _TRANSIENT,
+            status=response.status,
+            retry_after=retry_after(response.headers.get("Retry-After"), self._wall_clock()),
+        )
+
+    async def odd(self, response: Response, media: str, authorization: str | None) -> Failed:
+        """Return the failure for an answer that is neither JSON nor a stream, its text in the detail."""
+        text = (await self.some(response))[:_EXCERPT]
+        words = " ".join(text.decode("utf-8", "replace").split())
+        excerpt = redact(words, self.credentials.secrets(authorization))[:200]
+        detail = f", {media[:80]}: {excerpt}" if excerpt else f", {media[:80]}"
+        if response.ok:
+            return self.protocol(f"no JSON and no stream{detail}", response)
+        return self.status(response, detail)
+
+
+class Slot:
+    """One place among the calls, given back once: early when the answer streams.
+
+    So `connections` bounds the calls an upstream works on, and long streams starve nobody.
+    """
+
+    def __init__(self, semaphore: asyncio.Semaphore) -> None:
+        self._semaphore: asyncio.Semaphore | None = semaphore
+
+    def release(self) -> None:
+        if self._semaphore is not None:
+            self._semaphore.release()
+            self._semaphore = None
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Return the seconds a Retry-After header asks for, None when it is absent or unreadable."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text.strip()[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, OverflowError):  # the latter for a year or an hour of many digits
+        return None
