@@ -294,7 +294,8 @@ class Audience:
     def updated(self, at: Followed | UpstreamName, uri: str, *, asked: bool = False) -> tuple[int, int]:
         """Tell those who asked for a resource of its update, under the URI they know it by (L-14, L-21).
 
-        What the upstream was `asked` about for somebody who left since is for nobody else.
+        What the upstream was `asked` about for somebody is for nobody else, though he may have left since or
+        listen at another replica.
         """
         new = total = 0
         for followed in self._contexts(at):
@@ -348,8 +349,8 @@ class Audience:
                 if stream not in exactly:
                     yield self._tell_unnamed(at.upstream, uri, stream, instead=exposed)
         if not above and not exactly and not asked:
-            # Its upstream says so on a stream of ours, yet nobody asked for it or for what it belongs to: it
-            # may spell in its own way what somebody did ask for.
+            # Nobody asked its upstream for it, or for what it belongs to: it may spell in its own way what
+            # somebody did ask for.
             for stream in {stream: None for streams in uris.values() for stream in streams}:
                 yield self._tell_unnamed(at.upstream, uri, stream, instead=None)
 

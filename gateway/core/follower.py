@@ -6,13 +6,13 @@ and the old one closed once the new one is acknowledged, so that nothing falls b
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway import config
-from gateway.cache.policy import ancestors
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
 from gateway.core.capabilities import needed
 from gateway.core.discover import extends, notifies, subscribes
@@ -46,7 +46,8 @@ _ABOUT_THE_WISH = frozenset({Reason.STATUS, Reason.PROTOCOL, Reason.TOO_LARGE, R
 class Ears:
     """Whom a follower tells; none of them waits."""
 
-    heard: Callable[[Followed, Notice], None]
+    heard: Callable[[Followed, Notice, Wanted], None]
+    """Given with each notice what the stream that it came on was asked for."""
     resumed: Callable[["Follower", frozenset[str] | None, bool], None]
     """Nothing was heard for a while before now, but of these resources before; None = it is the first stream,
     and True with it that another replica had heard everything until then."""
@@ -103,8 +104,10 @@ class Follower:
         self._stream: _Stream | None = None
         self._heard_of: frozenset[str] | None = None
         """The resources of which the last stream would have told, wherever it was, None before the first."""
-        self._asked_before = Wanted()
-        """What the stream asked for that this one replaced: its last words may be on their way still."""
+        self._heard_before: frozenset[str] = frozenset()
+        """Of which of our resources it told before its last gap that we have not heard of yet."""
+        self.run = b""
+        """Names the time since the last gap, wherever the stream is."""
         self._handed_over = False
         self._out_of_reach = False
         self._failures = 0
@@ -147,6 +150,16 @@ class Follower:
     def heard_elsewhere(self) -> frozenset[str]:
         """Of which resources another replica's stream tells, if it is not our own that does."""
         return frozenset() if self._stream is not None else self._heard_of or frozenset()
+
+    def missed_before(self, run: bytes) -> frozenset[str]:
+        """Return of which resources another replica's stream told before the gap with which this run began.
+
+        Its word of what it grants now may have come before that of the gap, or may be yet to come.
+        """
+        if self._stream is not None:
+            return frozenset()
+        before, self._heard_before = self._heard_before, frozenset()
+        return before if run and run == self.run else before | self.heard_elsewhere
 
     @property
     def wanted(self) -> bool:
@@ -192,17 +205,6 @@ class Follower:
     async def settled(self) -> None:
         """Return once it is known whether there is a stream, or that there is nothing to ask for yet."""
         await self._tried.wait()
-
-    def asks_for(self, uri: str) -> bool:
-        """Whether the upstream was asked to tell of this very resource, if for somebody who has left since.
-
-        Or it was asked, for a client of another replica, to tell of what the resource belongs to.
-        """
-        if uri in self._asked_before.uris or (self._stream is not None and uri in self._stream.asked.uris):
-            return True
-        granted = self._share.granted
-        elsewhere = self._share.others.uris if granted is None else granted.asked.uris
-        return bool(elsewhere) and not elsewhere.isdisjoint((uri, *ancestors(uri)))
 
     async def honours(self, wanted: Wanted) -> Wanted:
         """Return what of these resources and tasks the upstream tells of, once it has said so."""
@@ -256,17 +258,19 @@ class Follower:
         stream = self._stream
         if stream is None or stream.ended:
             return Granted(self._state, wanted - wish)
-        return Granted("following", stream.asked | wanted - wish, stream.honoured)
+        return Granted("following", stream.asked | wanted - wish, stream.honoured, self.run)
 
     def _shared(self) -> None:
         """Take in what other replicas want, or say of the stream that one of them holds."""
         granted = self._share.granted
         before, self._elsewhere = self._elsewhere, granted
         if granted is not None and granted != before:
-            self._asked_before = Wanted() if before is None else before.asked
             if granted.state != "connecting":
                 self._tried.set()
             if granted.state == "following":
+                if granted.run != self.run:
+                    self._heard_before |= (self._heard_of or frozenset()) & self._uris.keys()
+                    self.run = granted.run
                 self._heard_of, self._accepted = granted.honoured.uris, True
             if granted.state == "refused" and self._accepted:
                 self._accepted = False
@@ -389,7 +393,6 @@ class Follower:
         if stream.superseded:
             return True
         self._accepted, self._out_of_reach = True, False
-        self._asked_before = Wanted() if before is None else before.asked
         self._unsupported = self._turned_away = False
         self._sieve.took(trial)
         self._stream = stream
@@ -399,6 +402,7 @@ class Follower:
             before.close()
         if before is None or before.ended:
             self._owed |= self._heard_of or frozenset()
+            self.run = os.urandom(8)
             self._resumed()
             self._owed -= stream.honoured.uris
         elif restored := self._owed & stream.honoured.uris:
@@ -464,7 +468,7 @@ class Follower:
         async with listen as listening:
             stream.acknowledged(listening.honoured)
             async for notice in listening:
-                self._ears.heard(self.at, notice)
+                self._ears.heard(self.at, notice, stream.asked)
 
     def _drop(self) -> None:
         if self._stream is not None:

@@ -25,6 +25,8 @@ class Granted(Struct, frozen=True, array_like=True):
     state: State
     asked: Wanted = Wanted()
     honoured: Wanted = Wanted()
+    run: bytes = b""
+    """Names the time without a gap in which its streams replace each other."""
 
 
 class Found(Struct, frozen=True):
@@ -42,6 +44,9 @@ class Aside(Struct, frozen=True):
 
 class Gap(Struct, frozen=True):
     """Nothing was heard of an upstream for a while; what was cached of it is forgotten already."""
+
+    run: bytes = b""
+    """Names the time without a gap that began behind it."""
 
 
 class Lost(Struct, frozen=True):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from gateway.cache.policy import ancestors
 from gateway.config import Config
 from gateway.core.audience import (
     KIND_OF,
@@ -336,12 +337,14 @@ class Hub:
                 self._followers[at].wake()
             self._refresher.want(at, KIND_OF, owed=True, urgent=True)
 
-    def _heard(self, at: Followed, notice: Notice) -> None:
-        """Take in what an upstream says on a followed stream; called by whoever reads it."""
+    def _heard(self, at: Followed, notice: Notice, asked: Wanted) -> None:
+        """Take in what an upstream says on a stream that was asked for this; called by whoever reads it."""
         if notice.method == UPDATED:
             uri = text_or_none(notice.params.get("uri"))
             if uri is not None and uri_problem(uri) is None:  # the longest would be kept for each stream
-                self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated"))
+                # Also by who has left since, or by a client of another replica: it is meant for them.
+                meant = not asked.uris.isdisjoint((uri, *ancestors(uri)))
+                self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated", asked=meant))
                 return
         elif notice.method == TASK:
             self._following.relay(at, notice)
@@ -435,9 +438,10 @@ class Hub:
                     self._looks.want(at)
                 else:
                     self._metrics.notices("dropped")[0] += 1
-            case Gap():
+            case Gap(run):
                 follower = self._followers.get(at)
-                self._look_back(at, follower.heard_elsewhere if follower is not None else (), urgent=True)
+                missed = follower.missed_before(run) if follower is not None else ()
+                self._look_back(at, missed, urgent=True)
                 self._looks.want(at)
             case Looking(method, lasts):
                 self._catalogue.seen.looked(at.upstream, method, time.monotonic() + lasts)
@@ -473,9 +477,7 @@ class Hub:
             if change.uri is None:
                 told.append(self._audience.all_updated(at))
             else:
-                follower = self._followers.get(at) if isinstance(at, Followed) else None
-                asked = follower is not None and follower.asks_for(change.uri)
-                told.append(self._audience.updated(at, change.uri, asked=asked))
+                told.append(self._audience.updated(at, change.uri, asked=change.asked))
         self._metrics.notices("coalesced")[0] += sum(known for _, known in told)
 
     # Gaps
@@ -485,16 +487,18 @@ class Hub:
         name = follower.at.upstream
         if missed is None and handed_over and name not in self._catalogue.asked:
             return  # nothing was cached that could be outdated
-        resuming = self._background.start(self._resume(follower.at, missed), name=f"resume {name}")
+        resuming = self._background.start(
+            self._resume(follower.at, missed, Gap(follower.run)), name=f"resume {name}"
+        )
         self._resuming.add(resuming)
         resuming.add_done_callback(self._resuming.discard)
 
-    async def _resume(self, at: Followed, missed: frozenset[str] | None) -> None:
+    async def _resume(self, at: Followed, missed: frozenset[str] | None, gap: Gap) -> None:
         # A caller's first stream says nothing about what is cached for others.
         whose = at.context if missed is None else None
         await self._catalogue.changed(Change(at.upstream, cause="reconnect", partition=whose))
         self._look_back(at, missed or (), urgent=True)
-        self._following.relay(at, Gap())
+        self._following.relay(at, gap)
         if missed is not None:
             self._looks.want(at)
 
@@ -508,7 +512,7 @@ class Hub:
         self._recovered(at.upstream, KIND_OF)
         self._refresher.want(at, KIND_OF, owed=True, urgent=urgent)
         for uri in uris:
-            self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect"))
+            self._announce(at, Change(at.upstream, "resources/read", uri, "reconnect", asked=True))
 
     async def _look_at_task(self, at: Followed, id: str) -> None:
         """Tell how a task is of which something may have been missed; a notice has to say all of it."""
@@ -638,7 +642,8 @@ class Hub:
     def _restored(self, follower: Follower, uris: frozenset[str]) -> None:
         """Tell of resources that were not followed for a while: they may have been updated unseen."""
         for uri in sorted(uris):
-            self._lane(follower.at).add(Change(follower.at.upstream, "resources/read", uri, "reconnect"))
+            change = Change(follower.at.upstream, "resources/read", uri, "reconnect", asked=True)
+            self._lane(follower.at).add(change)
 
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         if endpoint in self._shows:

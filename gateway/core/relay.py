@@ -52,6 +52,8 @@ class _Item(msgspec.Struct, array_like=True):
     params: Mapping[str, bytes] = _NO_PARAMS
     digests: Digests = _NO_DIGESTS
     lasts: float = 0.0
+    asked: bool = False
+    run: bytes = b""
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -197,20 +199,20 @@ def _spelled(at: Followed, said: Said, settings: str) -> _Item:
             return _Item("notice", at.upstream, settings, at.context, method, params=raw)
         case Lost(method):
             return _Item("lost", at.upstream, settings, at.context, method)
-        case Gap():
-            return _Item("gap", at.upstream, settings, at.context)
+        case Gap(run):
+            return _Item("gap", at.upstream, settings, at.context, run=run)
         case Looking(method, lasts):
             return _Item("looking", at.upstream, settings, at.context, method, lasts=lasts)
 
 
 def _with_change(item: _Item, change: Change) -> _Item:
     item.method, item.uri, item.cause = change.method, change.uri, change.cause
-    item.partition = change.partition
+    item.partition, item.asked = change.partition, change.asked
     return item
 
 
 def _read(at: Followed, item: _Item) -> Said:
-    change = Change(at.upstream, item.method, item.uri, item.cause, _partition(item.partition))
+    change = Change(at.upstream, item.method, item.uri, item.cause, _partition(item.partition), item.asked)
     match item.kind:
         case "change":
             return change
@@ -223,7 +225,7 @@ def _read(at: Followed, item: _Item) -> Said:
         case "lost":
             return Lost(item.method or "")
         case "gap":
-            return Gap()
+            return Gap(item.run)
         case "looking":
             return Looking(item.method or "", item.lasts)
 

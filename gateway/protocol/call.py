@@ -210,7 +210,8 @@ class Sink(Protocol):
 class Change:
     """Something cached became stale: a list (`method`), one resource (`method` and `uri`), or everything.
 
-    With a `partition` only what is private to that caller did.
+    With a `partition` only what is private to that caller did. `asked` says of a resource that its upstream
+    was to tell of it, or of what it belongs to.
     """
 
     upstream: UpstreamName
@@ -218,6 +219,7 @@ class Change:
     uri: str | None = None
     cause: str = "list_changed"
     partition: Partition | None = None
+    asked: bool = False
 
 
 class Reason(Enum):

@@ -212,6 +212,7 @@ async def test_what_only_somebody_asked_for_who_left_is_told_to_nobody_else(alph
         (upstream,) = alpha.listens
         assert upstream.wanted["resourceSubscriptions"] == [NOTES, "file:///other"]
         await upstream.notify(UPDATED, uri=NOTES)
+        await upstream.notify(UPDATED, uri=f"{NOTES}/monday")
         await upstream.notify(UPDATED, uri="file:///other")
         assert await told(stream) == (UPDATED, "alpha+file:///other")
 

@@ -9,8 +9,11 @@ import pytest
 
 from gateway.core.purge import Wish
 from gateway.protocol.call import Change, UpstreamName
+from gateway.support.bus import ANNOUNCE
+from gateway.support.leases import SHARE
 from tests.support.listening import TOOLS, TOOLS_CHANGED, UPDATED, listening, quiet, told, uris
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
+from tests.support.replicas import Place
 from tests.support.running import Exchange, Running, running
 from tests.support.scripted import Exchange as Asked
 from tests.support.scripted import ScriptedUpstream, result, status, tool
@@ -37,14 +40,15 @@ async def alpha() -> AsyncIterator[ScriptedUpstream]:
 
 def sharing(
     upstream: ScriptedUpstream,
-    server: RedisServer,
+    server: Place,
     *,
     lease: float = 1.0,
     auth: str = "none",
+    timeout: float = 1.0,
     **subscriptions: float,
 ) -> AbstractAsyncContextManager[Running]:
     """Run a replica; what it asks of Redis may take as long as a busy machine needs."""
-    cache: Mapping[str, Any] = {"redis": server.url, "redis_timeout": 1.0}
+    cache: Mapping[str, Any] = {"redis": server.url, "redis_timeout": timeout}
     return running(
         {"alpha": {"url": upstream.url, "auth": auth}},
         extensions=[NEWS, TASKS],
@@ -60,16 +64,22 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def until_told(stream: Exchange, method: str) -> None:
-    """Wait for this notice; a resource may be told of that is only feared to have been updated."""
-    while (notice := await told(stream))[0] != method:
-        assert notice[0] == UPDATED
-
-
 def task(status: str, **members: Any) -> dict[str, Any]:
     """Return a task as an upstream writes it."""
     times = {"createdAt": "2026-11-30T10:00:00Z", "lastUpdatedAt": "2026-11-30T10:00:01Z"}
     return {"taskId": "t-1", "status": status, "ttlMs": None, **times, **members}
+
+
+class Hold:
+    """Keeps a question of one replica back until it may `go`."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await self.go.wait()
 
 
 def is_(standing: str, gateway: Running) -> bool:
@@ -138,6 +148,33 @@ async def test_the_holder_asks_for_what_the_others_want(
         for one in three:
             assert await one.counted('notices_total{fate="delivered"}') == 1
     await until(lambda: [one.wanted.get("resourceSubscriptions") for one in alpha.listens] == [None])
+
+
+async def test_what_was_asked_for_at_one_replica_is_told_to_nobody_else_at_another(
+    alpha: ScriptedUpstream, server: RedisServer
+) -> None:
+    """L-06, L-21: though that one has not heard yet that it was, and when who asked for it has left."""
+    async with (
+        redis_proxy(server, [SHARE]) as proxy,
+        sharing(alpha, server, lease=600.0, debounce=0.5) as one,
+        sharing(alpha, server, lease=600.0) as two,
+        sharing(alpha, proxy, lease=600.0, timeout=60.0) as late,
+    ):
+        await one_holds(one, two, late)
+        assert is_("mine", one)
+        async with listening(late, uris("alpha+a:1")) as stream:
+            proxy.before[SHARE.name] = hold = Hold()
+            async with listening(one, uris("alpha+a:0"), id=2) as other:
+                await hold.reached.wait()
+                for uri in ("a:0", "a:0/part", "a:1"):
+                    await alpha.notify(UPDATED, uri=uri)
+                assert await told(other) == (UPDATED, "alpha+a:0")
+                assert await told(stream) == (UPDATED, "alpha+a:1")
+            hold.go.set()
+            await one.subscribed(0)
+            for uri in ("a:0", "a:0/part", "a:1"):
+                await alpha.notify(UPDATED, uri=uri)
+            assert await told(stream) == (UPDATED, "alpha+a:1")
 
 
 async def test_the_next_holder_is_there_when_one_stops(alpha: ScriptedUpstream, server: RedisServer) -> None:
@@ -409,7 +446,7 @@ async def test_a_callers_stream_is_held_where_its_credential_is(
                 assert whose["Bearer ANN"].wanted["resourceSubscriptions"] == ["a:1"]
                 await whose["Bearer ANN"].notify(TOOLS_CHANGED)
                 assert await told(first) == (TOOLS_CHANGED, None)
-                await until_told(second, TOOLS_CHANGED)
+                assert await told(second) == (TOOLS_CHANGED, None)
                 await whose["Bearer BOB"].notify(TOOLS_CHANGED)
                 assert await told(third) == (TOOLS_CHANGED, None)
                 assert await three.counted('notices_total{fate="delivered"}') == 1
@@ -419,6 +456,28 @@ async def test_a_callers_stream_is_held_where_its_credential_is(
             await alpha.notify(UPDATED, uri="a:1")
             assert await told(second) == (UPDATED, "alpha+a:1")
         await alpha.unlistened()
+
+
+async def test_what_was_promised_since_a_gap_was_not_missed_in_it(
+    alpha: ScriptedUpstream, server: RedisServer
+) -> None:
+    """L-18: the word that a first stream was opened may come after the promise of what it tells."""
+    async with (
+        redis_proxy(server, [ANNOUNCE]) as proxy,
+        sharing(alpha, proxy, auth="forward", lease=600.0, timeout=60.0) as one,
+        sharing(alpha, server, auth="forward", lease=600.0) as two,
+    ):
+        proxy.before[ANNOUNCE.name] = hold = Hold()
+        async with listening(one, TOOLS, token="ANN"):
+            await hold.reached.wait()
+            async with listening(two, {**TOOLS, **uris("alpha+a:1")}, token="ANN") as second:
+                hold.go.set()
+                await one.runtime.hub.settled()
+                await until(lambda: len(alpha.listens) == 1)
+                await alpha.notify(TOOLS_CHANGED)
+                assert await told(second) == (TOOLS_CHANGED, None)
+                alpha.listens[0].cut()
+                assert await told(second) == (UPDATED, "alpha+a:1")
 
 
 async def test_a_credential_that_is_refused_ends_the_callers_streams_everywhere(

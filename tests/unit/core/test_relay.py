@@ -70,12 +70,12 @@ def speaker(bus: Bus, background: Background) -> Relay:
 
 EVERYTHING: list[Said] = [
     Change(ALPHA, "tools/list"),
-    Change(ALPHA, "resources/read", "a:1", "updated"),
+    Change(ALPHA, "resources/read", "a:1", "updated", asked=True),
     Aside(Change(ALPHA, None, cause="purge", partition=Partition("ann"))),
     Found(Change(ALPHA, "tools/list", cause="catalogue"), {b"tools/list x": b"digest"}),
     Notice("notifications/com.example/x/y", {"n": b"1.0"}),
     Lost("notifications/com.example/x/z"),
-    Gap(),
+    Gap(b"run"),
     Looking("tools/list", 5.0),
 ]
 
