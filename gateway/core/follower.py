@@ -99,6 +99,8 @@ class Follower:
         """When to ask once more after a refusal, in the loop's time."""
         self._refusal: int | None = None
         """The code of the last refusal that was logged."""
+        self._blamed = Wanted()
+        """What may be the reason why there is a pause now."""
         self._owed: frozenset[str] = frozenset()
         """Resources that were told of before the last gap, and are not yet again."""
         self._stream: _Stream | None = None
@@ -356,18 +358,23 @@ class Follower:
         await self._pause()
 
     async def _pause(self) -> None:
-        """Wait after a failure; a stream that is lost meanwhile is not waited out."""
+        """Wait after a failure, but for no longer than there is a stream, or a wish for what was refused."""
         until = _now() + self._pace.pause(self._failures, self._random())
         while (left := until - _now()) > 0 and not self._woken.is_set():
             self._stir.clear()
-            if self._stream is not None and self._stream.ended:
+            if (self._stream is not None and self._stream.ended) or self._given_up():
                 return
             await happens(self._stir, left)
+
+    def _given_up(self) -> bool:
+        """Whether all that was refused is not wanted any more, but something else is."""
+        blamed, wish = self._blamed, self._wish()
+        return bool(blamed and wish) and not blamed & wish and self._sieve.affords(_now())
 
     async def _open(self, trial: Wanted) -> bool:
         """Open a stream that asks for this and let go of the one before; whether to go on at once."""
         stream = _Stream(self.at.upstream, trial, self._stir)
-        before = self._stream
+        before, self._blamed = self._stream, Wanted()
         self._woken.clear()
         try:
             await stream.open(
@@ -388,6 +395,7 @@ class Follower:
                 if self._sieve.refused(trial, self._asked, _now(), certain=False, slow=slow):
                     self._found_out()
                     return True
+                self._blamed = trial.names
             self._out_of_reach = True
             return False
         if stream.superseded:

@@ -89,7 +89,9 @@ class Sieve:
             return True
         names = list(_names(blamed))
         if asked is None and not certain and (slow or len(names) == 1):
-            return False  # nothing says that it would take anything else
+            # Nothing says that it would take anything else; but what did not take the others down is next.
+            self._suspects += [blamed] if len(names) == 1 else _halves(blamed, names)
+            return False
         if len(names) == 1 or slow or self.wait(now) > 0:
             self._leave_out(names, now)
         else:
@@ -102,6 +104,13 @@ class Sieve:
         earned = (now - self._counted_at) / self._pace.first if self._pace.first else float(_BURST)
         self._credit, self._counted_at = min(float(_BURST), self._credit + earned), now
         return max(0.0, 1.0 - self._credit) * self._pace.first
+
+    def affords(self, now: float) -> bool:
+        """Whether an attempt before its time may be made, and takes it from what a search may cost."""
+        if self.wait(now) > 0:
+            return False
+        self._credit -= 1
+        return True
 
     def forget(self) -> None:
         """Forget what was refused: the upstream may be another one."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -165,6 +166,39 @@ async def test_a_stream_that_dies_is_not_left_for_one_that_hangs(alpha: Scripted
             alpha.tools = [tool("b")]
             alpha.listens[0].cut()
             assert await told(stream) == (TOOLS_CHANGED, None)
+
+
+@pytest.mark.parametrize("no", [REFUSALS[-1], hang()], ids=["500", "hangs"])
+async def test_nobody_waits_for_what_only_somebody_wanted_who_left(
+    alpha: ScriptedUpstream, no: Behaviour
+) -> None:
+    """L-28: the pause after a refusal is over when all that was refused is not wanted any more."""
+    alpha.on("subscriptions/listen", choking(no))
+    upstream = {"url": alpha.url, "auth": "forward", "timeout": 0.5}
+    waits = {"retry": 1000.0, "longest_retry": 1000.0, "acknowledge": 1000.0}
+    async with running({"alpha": upstream}, subscriptions=waits) as gateway, AsyncExitStack() as bad:
+        wanted = {"notifications": uris("alpha+a:bad")}
+        await bad.enter_async_context(gateway.open("subscriptions/listen", wanted, token="ANN"))
+        await alpha.arrived("subscriptions/listen")
+        async with listening(gateway, TOOLS, token="ANN", id=2) as stream:
+            await bad.aclose()
+            await alpha.listening()
+            await alpha.notify(TOOLS_CHANGED)
+            assert await told(stream) == (TOOLS_CHANGED, None)
+
+
+@pytest.mark.parametrize("no", [REFUSALS[-1], hang()], ids=["500", "hangs"])
+async def test_one_name_of_several_costs_the_others_a_while(alpha: ScriptedUpstream, no: Behaviour) -> None:
+    """L-28: where no list is wanted, too, and nothing tells an upstream that is ill from a refusal."""
+    alpha.on("subscriptions/listen", choking(no))
+    upstream = {"url": alpha.url, "auth": "forward", "timeout": 0.2}
+    wanted, granted = uris("alpha+a:bad", "alpha+a:good"), uris("alpha+a:good")
+    async with (
+        running({"alpha": upstream}, subscriptions={"acknowledge": 30.0}) as gateway,
+        listening(gateway, wanted, granted, token="ANN") as stream,
+    ):
+        await alpha.notify(UPDATED, uri=GOOD)
+        assert await told(stream) == (UPDATED, "alpha+a:good")
 
 
 @pytest.mark.parametrize("code", [401, 403])
