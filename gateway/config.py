@@ -525,6 +525,11 @@ class Subscriptions(Model):
     dropped, more of tasks end its stream."""
     uri_bytes: PositiveSize = 256 * 2**10
     """The most that the URIs and task ids of one listen may add up to; more are refused."""
+    uris_per_upstream: Count = 10_000
+    """Resources, and tasks, that one upstream is asked for on behalf of all its clients, or of one caller
+    whose credential it sees; the rest is left out of acknowledgements."""
+    upstream_uri_bytes: PositiveSize = 2**20
+    """The most that those may add up to."""
     lease: Wait = 5.0
     """With `cache.redis`: how long the replica that holds a stream may be silent before another does."""
 

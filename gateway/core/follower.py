@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from gateway import config
 from gateway.core.audience import KINDS, Followed, Kind, kinds_of
+from gateway.core.bounding import Room
 from gateway.core.capabilities import needed
 from gateway.core.discover import extends, notifies, subscribes
 from gateway.core.following import Following, Granted, State
@@ -95,6 +96,13 @@ class Follower:
         self._tasks: Counter[str] = Counter()
         self._pace = Pace(settings.retry, settings.longest_retry)
         self._sieve = Sieve(self._pace, random)
+        self._room, self._own_room = (
+            Room(settings.uris_per_upstream, settings.upstream_uri_bytes) for _ in range(2)
+        )
+        """For what all want, and for what is wanted here of a replica that holds the stream."""
+        self._left_out = Wanted()
+        """What there was no room for when that was last counted."""
+        self._complained = False
         self._again = 0.0
         """When to ask once more after a refusal, in the loop's time."""
         self._refusal: int | None = None
@@ -126,7 +134,10 @@ class Follower:
         self._elsewhere: Granted | None = None
         """What was last heard of the stream that another replica holds."""
         self._share = following.share(
-            at, wanted=lambda: self._own, changed=self._shared, missed=lambda: ears.missed(self)
+            at,
+            wanted=lambda: self._own_room.fit(self._own),
+            changed=self._shared,
+            missed=lambda: ears.missed(self),
         )
 
     def __repr__(self) -> str:
@@ -184,6 +195,8 @@ class Follower:
         self._uris.update(wanted.uris)
         self._tasks.update(wanted.tasks)
         self._share.want()
+        if wanted.names:
+            self._count_left_out()
         self.start()
         self._stir.set()
 
@@ -192,6 +205,7 @@ class Follower:
         _take(self._kinds, kinds_of(wanted))
         _take(self._uris, wanted.uris)
         _take(self._tasks, wanted.tasks)
+        self._left_out -= wanted
         self._share.want()
         self._stir.set()
 
@@ -238,8 +252,26 @@ class Follower:
         return self._own | self._share.others
 
     def _wish(self) -> Wanted:
-        """Return what to ask for: what of it was not refused of late."""
-        return self._sieve.fit(self._declared(), _now())
+        """Return what to ask for: what of it was not refused of late, and there is room for."""
+        return self._room.fit(self._sieve.fit(self._declared(), _now()))
+
+    def _count_left_out(self) -> None:
+        """Count what there is no room for, and say so once."""
+        self._wish()
+        before, self._left_out = self._left_out, self._room.left_out
+        new = self._left_out - before
+        if not new:
+            return
+        self._metrics.listen_left_out(self.at.upstream, len(new.uris) + len(new.tasks))
+        if not self._complained:
+            self._complained = True
+            log.warning(
+                "upstream %s: clients want to hear of more than subscriptions.uris_per_upstream (%d) and "
+                "upstream_uri_bytes (%d) let it be asked for; the rest is not promised to them",
+                self.at.upstream,
+                self._settings.uris_per_upstream,
+                self._settings.upstream_uri_bytes,
+            )
 
     def _declared(self) -> Wanted:
         """Return what is wanted, as far as the upstream declared that it tells of it."""
@@ -277,6 +309,7 @@ class Follower:
             if granted.state == "refused" and self._accepted:
                 self._accepted = False
                 self._ears.refused(self)
+        self._count_left_out()
         self._found_out()
         self._stir.set()
 

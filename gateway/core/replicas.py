@@ -23,8 +23,6 @@ from gateway.support.tasks import Background
 T = TypeVar("T")
 
 _NOTHING = Wanted()
-_LARGEST = 2**20
-"""Bytes of what one replica wants of a stream; what goes beyond is not asked for, and so not granted."""
 
 
 class Replicas:
@@ -126,7 +124,7 @@ class _Share:
         self._granted: tuple[bytes | None, Granted | None] = (None, None)
         self._lease = leases.lease(
             key,
-            wish=lambda: _bounded(wanted()),
+            wish=lambda: _encode(wanted()),
             changed=changed,
             missed=missed,
             suffices=self._suffices,
@@ -194,12 +192,3 @@ def _read(text: bytes, kind: type[T]) -> T | None:
         return msgspec.msgpack.decode(text, type=kind)
     except msgspec.DecodeError:
         return None
-
-
-def _bounded(wanted: Wanted) -> bytes:
-    text = _encode(wanted)
-    while len(text) > _LARGEST:
-        kept = sorted(wanted.uris)[: len(wanted.uris) // 2]
-        wanted = wanted.lists | Wanted(uris=frozenset(kept))
-        text = _encode(wanted)
-    return text

@@ -289,6 +289,11 @@ class Metrics:
         self._gaps = self._counter(
             "upstream_listen_gaps", "Times an upstream was heard again after it had not been", "upstream"
         )
+        self._listens_too_large = self._counter(
+            "upstream_listen_left_out",
+            "Resources and tasks asked for by clients that were too many to ask their upstream for",
+            "upstream",
+        )
         self._refreshes = self._counter(
             "refreshes", "Lists fetched to see whether they changed", "upstream", "outcome"
         )
@@ -358,6 +363,10 @@ class Metrics:
     def listen_gap(self, upstream: str) -> None:
         """Count the end of a time in which an upstream could not be heard."""
         self._gaps.add(upstream)
+
+    def listen_left_out(self, upstream: str, names: int) -> None:
+        """Count what an upstream is not asked to tell of, since it would be too much."""
+        self._listens_too_large.add(upstream, by=names)
 
     def refreshed(self, upstream: str, outcome: str) -> None:
         """Count a list that was fetched to see whether it changed."""

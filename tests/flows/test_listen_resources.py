@@ -82,6 +82,30 @@ async def test_what_nobody_wants_any_more_is_not_asked_for_any_more(alpha: Scrip
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.parametrize("bound", [{"uris_per_upstream": 3}, {"upstream_uri_bytes": 11}])
+async def test_of_more_than_an_upstream_shall_be_asked_for_the_rest_is_not_promised(
+    alpha: ScriptedUpstream, bound: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """L-07, L-14: what is promised already stays, and who comes when somebody left finds room."""
+    async with running({"alpha": alpha}, subscriptions=bound) as gateway:
+        async with listening(gateway, uris("alpha+x:1", "alpha+x:2"), token="ANN") as ann:
+            wanted, granted = uris("alpha+a:1", "alpha+a:2"), uris("alpha+a:1")
+            async with listening(gateway, wanted, granted, token="BOB") as bob:
+                async with listening(gateway, uris("alpha+a:0"), {}, token="EVE"):
+                    (wish,) = {tuple(one.wanted["resourceSubscriptions"]) for one in alpha.listens}
+                    assert sorted(wish) == ["a:1", "x:1", "x:2"]
+                await alpha.notify(UPDATED, uri="x:2")
+                assert await told(ann) == (UPDATED, "alpha+x:2")
+                await alpha.notify(UPDATED, uri="a:1")
+                assert await told(bob) == (UPDATED, "alpha+a:1")
+            await gateway.subscribed(1)
+            async with listening(gateway, uris("alpha+a:0"), token="EVE") as eve:
+                await alpha.notify(UPDATED, uri="a:0")
+                assert await told(eve) == (UPDATED, "alpha+a:0")
+        assert await gateway.counted("upstream_listen_left_out_total") == 2
+    assert len([one for one in caplog.records if "uris_per_upstream" in one.getMessage()]) == 1
+
+
 async def test_what_the_upstream_does_not_grant_is_not_promised(
     alpha: ScriptedUpstream, gateway: Running
 ) -> None:

@@ -150,6 +150,30 @@ async def test_the_holder_asks_for_what_the_others_want(
     await until(lambda: [one.wanted.get("resourceSubscriptions") for one in alpha.listens] == [None])
 
 
+async def test_the_clients_of_all_replicas_share_what_an_upstream_may_be_asked_for(
+    alpha: ScriptedUpstream, server: RedisServer
+) -> None:
+    """L-07, L-14: what the holder has no room for is promised on no replica, and what it has is kept."""
+    async with (
+        sharing(alpha, server, lease=600.0, uris_per_upstream=3) as one,
+        sharing(alpha, server, lease=600.0, uris_per_upstream=3) as two,
+    ):
+        holder, other = await one_holds(one, two)
+        async with listening(other, uris("alpha+x:1", "alpha+x:2")) as first:
+            async with (
+                listening(holder, uris("alpha+a:1", "alpha+a:2"), uris("alpha+a:1")) as second,
+                listening(other, uris("alpha+a:0"), {}, id=2),
+                listening(other, uris("alpha+b:1", "alpha+b:2", "alpha+b:3", "alpha+b:4"), {}, id=3),
+            ):
+                for stream, uri in ((first, "x:1"), (second, "a:1")):
+                    await alpha.notify(UPDATED, uri=uri)
+                    assert await told(stream) == (UPDATED, f"alpha+{uri}")
+            await holder.subscribed(0)
+            async with listening(holder, uris("alpha+a:2"), id=4) as third:
+                await alpha.notify(UPDATED, uri="a:2")
+                assert await told(third) == (UPDATED, "alpha+a:2")
+
+
 async def test_what_was_asked_for_at_one_replica_is_told_to_nobody_else_at_another(
     alpha: ScriptedUpstream, server: RedisServer
 ) -> None:
