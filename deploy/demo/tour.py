@@ -89,7 +89,7 @@ def tour(endpoint: str, admin: str) -> str:
     deletion: dict[str, object] = {"name": "notes__delete_tagged", "arguments": {"tag": "security"}}
     consent = {"consent": {"action": "accept", "content": {"delete": True}}}
     agreed = {**deletion, "inputResponses": consent, "requestState": "$state"}
-    summary: dict[str, object] = {"name": "notes__summarise_notes", "arguments": {"pace": 0.8}}
+    summary: dict[str, object] = {"name": "notes__summarise_notes", "arguments": {}}
     changes = {"toolsListChanged": True, "resourceSubscriptions": ["clock+time://timers"]}
     listen = request(endpoint, "subscriptions/listen", {"notifications": changes}, flags="-sN --max-time 5")
     poll = request(endpoint, "tasks/get", {"taskId": "$task"}, name="$task", meta=TASKS)
