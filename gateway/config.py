@@ -355,13 +355,6 @@ class Upstream(Model):
             raise ValueError(f"`legacy` is {_NOT_YET}: upstreams must speak 2026-07-28")
         return era
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_stdio(cls, data: object) -> object:
-        if isinstance(data, Mapping) and "command" in data:
-            raise ValueError(f"an upstream started by `command` is {_NOT_YET}: give it a url")
-        return data
-
     @model_validator(mode="after")
     def _one_way_to_it(self) -> Self:
         if (self.url is None) == (self.command is None):

@@ -78,7 +78,11 @@ def _upstream(full: Schema) -> Schema:
         "description": full["description"],
         "anyOf": [
             {"description": "Only its URL.", **url},
-            {**full, "required": ["url"], "description": "All of its keys."},
+            {
+                **{key: value for key, value in full.items() if key != "required"},
+                "oneOf": [{"required": ["url"]}, {"required": ["command"]}],
+                "description": "All of its keys.",
+            },
         ],
     }
 

@@ -153,7 +153,7 @@ class Subscription:
         return Dropped("notification", "it cancels what was not asked for here (L-27)")
 
     def _told(self, method: str, params: dict[str, Json]) -> Acknowledged | Notice | Dropped:
-        meta = _members(params.pop("_meta", None))
+        meta = members_of(params.pop("_meta", None))
         # On this transport the stream itself says whose it is, so a missing id costs nothing.
         named = meta.get(META_SUBSCRIPTION_ID)
         if named is not None and not is_null(named) and not _names(named, self._id):
@@ -202,11 +202,20 @@ def _params(message: Incoming) -> dict[str, Json] | Dropped:
         return Dropped("notification", "its params are no object")
 
 
-def _members(raw: Json | None) -> dict[str, Json]:
+def members_of(raw: Json | None) -> dict[str, Json]:
+    """Return the members of an object, none for anything else."""
     try:
         return {} if raw is None else dict(split(raw))
     except Malformed:
         return {}
+
+
+def number_of(raw: Json | None) -> int | None:
+    """Return the id or token of ours that a message names; some servers give it back as a string (B22)."""
+    given = None if raw is None else _decoded(raw)
+    if isinstance(given, str) and given.isascii() and given.isdecimal() and len(given) < 20:
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
 
 
 def _names(raw: Json, id: int) -> bool:

@@ -21,7 +21,8 @@ from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.parked import Parked
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
-from gateway.upstream.transport import Listening
+from gateway.upstream.stdio import StdioUpstream
+from gateway.upstream.transport import Listening, Transport
 
 __all__ = ["Discovered", "Listening", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
 
@@ -51,19 +52,36 @@ class UpstreamPool:
         self._closing = False
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
+        client_info = _client_info(identity, version)
         for key, settings in upstreams.items():
-            line = HttpLine(
-                UpstreamName(key),
-                settings,
-                version=version,
-                limit=limits.message,
-                background=background,
-                metrics=metrics,
-                environ=environ,
-            )
-            upstream = ModernHttpUpstream(
-                line, settings, client_info=_client_info(identity, version), on_change=self._changed
-            )
+            upstream: Transport
+            if settings.command is not None:
+                upstream = StdioUpstream(
+                    UpstreamName(key),
+                    settings,
+                    client_info=client_info,
+                    limit=limits.message,
+                    background=background,
+                    metrics=metrics,
+                    on_change=self._changed,
+                    environ=environ,
+                    clock=clock,
+                    random=random,
+                    pace=pace,
+                )
+            else:
+                line = HttpLine(
+                    UpstreamName(key),
+                    settings,
+                    version=version,
+                    limit=limits.message,
+                    background=background,
+                    metrics=metrics,
+                    environ=environ,
+                )
+                upstream = ModernHttpUpstream(
+                    line, settings, client_info=client_info, on_change=self._changed
+                )
             self._members[upstream.name] = Member(
                 upstream,
                 settings,
@@ -96,8 +114,8 @@ class UpstreamPool:
         await asyncio.gather(*self._watches, return_exceptions=True)
         self._watches.clear()
         await self._parked.close()
-        for member in self._members.values():
-            await member.close()
+        # At once: programs take their time to end.
+        await asyncio.gather(*(member.close() for member in self._members.values()))
 
     async def call(self, name: UpstreamName, request: Request, emit: Emit | None = None) -> Reply:
         """Return an upstream's result.

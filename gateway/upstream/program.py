@@ -285,7 +285,7 @@ class Program:
 
     # What it says
 
-    async def lines(self) -> Sequence[bytes | TooLong]:
+    async def receive(self) -> Sequence[bytes | TooLong]:
         """Return the lines that came, which may be none of ours; raises Failed once it said its last.
 
         For one reader; cancelling it loses nothing.

@@ -219,7 +219,10 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {url: http://a, prefix: A_b}}", '"a-b" would do'),
         ("{a: http://a, b: {url: http://b, prefix: a}}", 'b.prefix: "a" is the prefix of `a` too, and /mcp'),
         ("{a: {url: http://a, prefix: ''}, b: {url: http://b, prefix: ''}}", '"" is the prefix of `a` too'),
-        ("{a: {command: npx, args: [-y], env: {K: v}}}", "`command` is not supported by this version"),
+        ("{a: {url: http://a, command: npx}}", "expected either `url` or `command`"),
+        ("{a: {url: http://a, args: [x]}}", "`args` goes with `command`, not with `url`"),
+        ("{a: {command: npx, auth: forward}}", "a program is given its credentials in `env`"),
+        ("{a: {command: npx, env: {K: '${NOT_SET}'}}}", "NOT_SET"),
         ("{a: {url: http://a, era: legacy}}", "`legacy` is not supported by this version"),
         ("{a: {url: http://a, isolation: x}}", "expected 'shared', 'caller' or 'session'"),
         ("{a: {url: http://a, cache: {partition: subject}}}", "`subject` is not supported by this version"),
@@ -523,14 +526,19 @@ def test_the_example_holds_every_key() -> None:
                 yield from paths(value, f"{path}{key}.")
 
     written = set(paths(plain(EXAMPLE.read_text("utf-8")), ""))
-    for free in ("upstreams.github", "upstreams.internal", "upstreams.weather", "endpoints./mcp/dev"):
+    for free in (
+        "upstreams.github",
+        "upstreams.internal",
+        "upstreams.weather",
+        "upstreams.files",
+        "endpoints./mcp/dev",
+    ):
         written |= {path.replace(free, free.partition(".")[0]) for path in written if path.startswith(free)}
     written |= {path.replace("calls.search", "calls") for path in written}
     once = {
         key for key in keys(Config) if not key.startswith("endpoints.tools.")
     }  # the same as upstreams.tools
-    program = {f"upstreams.{key}" for key in ("command", "args", "env", "cwd")}
-    assert once - written == program
+    assert once - written == set()
 
 
 def test_a_value_in_the_example_is_the_default() -> None:

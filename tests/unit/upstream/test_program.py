@@ -51,7 +51,7 @@ async def started(how: Launch, *, limit: int = 2**20, step: float = 0.3) -> Asyn
 async def said(program: Program, count: int = 1) -> list[bytes | TooLong]:
     found: list[bytes | TooLong] = []
     while len(found) < count:
-        found += await program.lines()
+        found += await program.receive()
     return found
 
 
@@ -153,7 +153,7 @@ async def test_the_death_of_its_parent_ends_it() -> None:
         f"    how = launch('--ignore-term', '--grandchild', '--daemon', text={text!r})\n"
         "    program = await Program.start(how, limit=99999, background=Background(), step=0.1)\n"
         "    await program.send(DISCOVER, 5)\n"
-        "    await program.lines()\n"
+        "    await program.receive()\n"
         "    print('ready', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"

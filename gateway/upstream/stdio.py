@@ -1,0 +1,464 @@
+"""A server that is a program: started when it is needed, spoken to in its era, started again when it ends.
+
+Which era that is, its first answers tell (U-19), and it holds for as long as the process lives (U-19a). A
+process that ends by itself is replaced after a pause that grows, and only once all of it is gone.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import random as chance
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from gateway import config
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Change,
+    Emit,
+    Reason,
+    Reply,
+    Request,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import (
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Malformed,
+    McpError,
+    array,
+    items,
+    join,
+    split,
+)
+from gateway.protocol.legacy_server import NOTHING, Greeting
+from gateway.protocol.mirror import without_invalid
+from gateway.protocol.subscriptions import Wanted
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.channel import Channel, ChannelWire, OnChange
+from gateway.upstream.failures import Failed, UpstreamError
+from gateway.upstream.legacy_session import LegacySession
+from gateway.upstream.negotiating import negotiated
+from gateway.upstream.probing import (
+    PROBE,
+    PROBE_TIMEOUT,
+    Discovered,
+    Verdict,
+    judge,
+    mutual,
+    supported_versions,
+)
+from gateway.upstream.program import STEP, Launch, Program
+from gateway.upstream.retrying import Pace
+from gateway.upstream.transport import Listening
+
+log = logging.getLogger(__name__)
+
+Opener: TypeAlias = Literal["discover", "initialize"]
+
+_STABLE = 60.0
+"""A process that lived this long counts as good: the pauses start from the first again."""
+_PATIENCE = 1.0
+"""A call waits for a process that is about to be started again so soon; else it fails at once (B01)."""
+
+
+class StdioUpstream:
+    """One upstream that is a program."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        settings: config.Upstream,
+        *,
+        client_info: bytes,
+        limit: int,
+        background: Background,
+        metrics: Metrics,
+        on_change: OnChange,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = chance.random,
+        pace: Pace | None = None,
+        step: float = STEP,
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._launch = Launch.of(name, settings, environ)
+        self._client_info = client_info
+        self._limit = limit
+        self._background = background
+        self._metrics = metrics
+        self._on_change = on_change
+        self._clock = clock
+        self._random = random
+        self._pace = pace or Pace()
+        self._step = step
+        self._ids = itertools.count(1)
+        self._slots = asyncio.Semaphore(settings.connections)
+        self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
+        self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
+        self._process: Process | None = None
+        self._opening: asyncio.Task[Process] | None = None
+        self._failures = 0
+        """Processes in a row that ended, or never came to be of use."""
+        self._rest_until = clock()
+        self._last: UpstreamUnavailable | None = None
+        self._lived = False
+        """Whether there was one before, so that the next one is a reconnection."""
+        self._closed = False
+        self.version = MODERN_VERSION
+        """The protocol version spoken with this upstream, in the modern era."""
+        self.active = 0
+        """Calls under way; a subscription is none."""
+
+    def __repr__(self) -> str:
+        return f"<StdioUpstream {self._name}: {self.active} active, {self._process or 'no process'}>"
+
+    @property
+    def name(self) -> UpstreamName:
+        return self._name
+
+    async def probe(self) -> Verdict:
+        """Start it if it does not run, and find out what it speaks; raises nothing."""
+        process = self._process
+        if process is not None and process.usable:
+            return await self._pinged(process)
+        try:
+            opening = self._opened()
+            # It may take longer to start, having itself installed first: it is left to go on with that.
+            await asyncio.wait([opening], timeout=2 * self._probe_timeout)
+            if not opening.done():
+                detail = "it was started and has not answered yet"
+                return Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
+            return (await opening).verdict
+        except asyncio.CancelledError:
+            if self._closed:
+                return Verdict(None, reason=Reason.STOPPING)
+            raise
+        except UpstreamUnavailable as error:
+            return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
+
+    async def call(self, request: Request, emit: Emit | None = None) -> Reply:
+        """Return the result; raises UpstreamError as the upstream sent it, or Failed."""
+        async with self._slots:
+            self.active += 1
+            try:
+                process = await self._ready()
+                return await process.call(request, emit)
+            finally:
+                self.active -= 1
+
+    async def listen(self, request: Request, wanted: Wanted) -> Listening:
+        """Return the subscription once it is open, for the caller to close. Raises as `call` does."""
+        process = await self._ready()
+        return await process.listen(request, wanted)
+
+    async def close(self) -> None:
+        """End every process; calls that are running or come later fail as STOPPING."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._process is not None:
+            await self._process.stop()
+
+    # One process for everybody
+
+    async def _ready(self) -> "Process":
+        """Return the process, started if need be; raises Failed, as unsent."""
+        if self._closed:
+            raise Failed(self._name, Reason.STOPPING)
+        process = self._process
+        if process is not None and process.usable:
+            return process
+        rest = self._rest_until - self._clock()
+        if self._opening is None and rest > _PATIENCE:
+            raise self._refused()
+        try:
+            return await asyncio.shield(self._opened())
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Failed(self._name, Reason.STOPPING) from None
+            raise
+        except UpstreamUnavailable:
+            raise self._refused() from None
+
+    def _refused(self) -> Failed:
+        """Return the failure of what was never sent, for there was nobody to send it to."""
+        last = self._last
+        if last is None or self._closed:
+            return Failed(self._name, Reason.STOPPING)
+        return Failed(
+            self._name,
+            last.reason,
+            last.detail,
+            unsent=last.reason is Reason.CONNECT,
+            lost=last.reason is Reason.CONNECT,
+        )
+
+    def _opened(self) -> "asyncio.Task[Process]":
+        """Return the one task that starts it, begun now if there is none."""
+        if self._opening is None:
+            self._opening = self._background.start(self._open(), name=f"start {self._name}")
+            self._opening.add_done_callback(self._open_done)
+        return self._opening
+
+    def _open_done(self, task: "asyncio.Task[Process]") -> None:
+        self._opening = None
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; nobody may be waiting
+
+    async def _open(self) -> "Process":
+        """Start it once its rest is over; raises UpstreamUnavailable, after which it rests longer."""
+        await asyncio.sleep(max(0.0, self._rest_until - self._clock()))
+        try:
+            process = await self._settled()
+        except UpstreamUnavailable as error:
+            self._failed(error)
+            raise
+        self._process = process
+        self._metrics.upstream_connections(self._name, 1)
+        self._background.start(self._attend(process, self._clock()), name=f"attend {self._name}")
+        if self._lived:
+            await self._tell_reconnected()
+        self._lived = True
+        return process
+
+    async def _tell_reconnected(self) -> None:
+        """Say that whatever was cached may have changed unseen (C-30)."""
+        try:
+            await self._on_change(Change(self._name, cause="reconnect"))
+        except Exception:  # a listener's bug must not leave the upstream without its program
+            log.exception("upstream %s: its reconnection could not be announced", self._name)
+
+    async def _settled(self) -> "Process":
+        """Return a process that can be used; raises UpstreamUnavailable when there is none."""
+        opener = self._opener
+        while True:
+            process = await self._started()
+            try:
+                async with asyncio.timeout(self._settings.max_timeout):
+                    verdict = await process.settle(opener)
+            except TimeoutError:
+                detail = f"no answer to its handshake in {self._settings.max_timeout:g}s"
+                verdict = Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
+            except BaseException:
+                await process.stop()
+                raise
+            if verdict.reason is None:
+                if verdict.version is not None and verdict.era == "modern":
+                    self.version = verdict.version
+                if verdict.era == "legacy" and self._settings.era == "auto" and process.mute:
+                    self._opener = "initialize"  # it would be waited for in vain again
+                return process
+            died = process.channel.failure
+            await process.stop()
+            if died is None or opener == "initialize" or self._settings.era != "auto":
+                raise Failed(self._name, verdict.reason, verdict.detail, lost=died is not None)
+            # It may be one that ends at an opener it does not know (U-19).
+            opener = "initialize"
+
+    async def _started(self) -> "Process":
+        program = await Program.start(
+            self._launch, limit=self._limit, background=self._background, step=self._step
+        )
+        channel = Channel(
+            self._name,
+            program,
+            client_info=self._client_info,
+            patience=self._settings.timeout,
+            listen_idle=self._settings.listen_idle,
+            ids=self._ids,
+            background=self._background,
+            metrics=self._metrics,
+            on_change=self._on_change,
+        )
+        return Process(self, program, channel)
+
+    def _failed(self, error: UpstreamUnavailable) -> None:
+        self._last = error
+        self._failures += 1
+        self._rest_until = self._clock() + self._pace.pause(self._failures, self._random())
+
+    async def _attend(self, process: "Process", since: float) -> None:
+        """See a process to its end, and start the next one (U-31)."""
+        await process.channel.ended.wait()
+        self._metrics.upstream_connections(self._name, 0)
+        await process.stop()
+        if self._process is process:
+            self._process = None
+        if self._closed:
+            return
+        if self._clock() - since >= _STABLE:
+            self._failures = 0
+        assert process.channel.failure is not None
+        self._failed(process.channel.failure)
+        self._opened()
+
+    async def _pinged(self, process: "Process") -> Verdict:
+        """Return whether a process that runs is of use; one that is busy need not answer."""
+        try:
+            async with asyncio.timeout(self._probe_timeout):
+                return await process.ping()
+        except TimeoutError:
+            if process.channel.active:
+                return process.verdict
+            failure: UpstreamUnavailable = Failed(self._name, Reason.TIMEOUT, "it runs and answers nothing")
+        except UpstreamUnavailable as error:
+            failure = error
+        process.channel.fail(failure)  # it is replaced
+        return Verdict(None, reason=failure.reason, detail=failure.detail, outage=failure.outage)
+
+    # What a process needs of its upstream
+
+    def session(self, wire: ChannelWire) -> LegacySession:
+        return LegacySession(
+            self._name,
+            wire,
+            capabilities=NOTHING,
+            client_info=self._client_info,
+            background=self._background,
+            metrics=self._metrics,
+            on_told=lambda notice: None,
+            ids=self._ids,
+        )
+
+    @property
+    def forced(self) -> bool:
+        return self._settings.era == "modern"
+
+    @property
+    def probe_timeout(self) -> float:
+        return self._probe_timeout
+
+
+class Process:
+    """One process of a program, and what it turned out to speak."""
+
+    def __init__(self, upstream: StdioUpstream, program: Program, channel: Channel) -> None:
+        self._upstream = upstream
+        self._program = program
+        self.channel = channel
+        self.session: LegacySession | None = None
+        self.verdict = Verdict(None, reason=Reason.DOWN, detail="its handshake is not over")
+        self.mute = False
+        """Whether it said nothing at all to the probe."""
+
+    def __repr__(self) -> str:
+        return f"<Process {self.verdict.era or 'starting'}, {self._program!r}>"
+
+    @property
+    def name(self) -> UpstreamName:
+        return self._upstream.name
+
+    @property
+    def version(self) -> str:
+        return self._upstream.version
+
+    @version.setter
+    def version(self, version: str) -> None:
+        self._upstream.version = version
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests may be sent to it."""
+        return self.verdict.reason is None and self.channel.failure is None
+
+    async def settle(self, opener: Opener) -> Verdict:
+        """Find out what it speaks, beginning with this (U-19); raises nothing but for being cancelled."""
+        if opener == "discover":
+            self.verdict = await self._discover()
+            surfaced = self.verdict.era == "modern" or self._upstream.forced
+            if surfaced or self.channel.failure is not None:
+                return self.verdict
+        incompatible = self.verdict if self.verdict.reason is Reason.ERA else None
+        self.verdict = await self._initialize()
+        if incompatible is not None and self.verdict.reason is Reason.PROTOCOL:
+            self.verdict = incompatible
+        return self.verdict
+
+    async def _discover(self) -> Verdict:
+        """Ask it as a modern server; a probe is never cancelled, which could only confuse."""
+        try:
+            async with asyncio.timeout(self._upstream.probe_timeout):
+                reply = await negotiated(
+                    self, lambda: self.channel.call(PROBE, version=self.version, cancel=False)
+                )
+        except TimeoutError:
+            self.mute = True
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
+        except (UpstreamError, UpstreamUnavailable) as error:
+            return judge(error, forced=self._upstream.forced)
+        return judge(reply, forced=self._upstream.forced)
+
+    async def _initialize(self, *, again: bool = True) -> Verdict:
+        """Shake hands as with an older server; one that took the probe late, and says so, is modern."""
+        self.session = self.channel.speak(self._upstream.session)
+        assert self.session is not None
+        try:
+            return _verdict(await self.session.open())
+        except UpstreamError as error:
+            if error.code == UNSUPPORTED_PROTOCOL_VERSION and again and mutual(supported_versions(error)):
+                self.channel.speak(None)
+                self.session = None
+                return await self._discover()
+            return Verdict(None, reason=Reason.PROTOCOL, detail=f"error {error.code} to initialize")
+        except UpstreamUnavailable as error:
+            return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
+
+    async def ping(self) -> Verdict:
+        """Return what it is, having heard from it; raises UpstreamUnavailable."""
+        if self.session is not None:
+            await self.session.ping()
+            return self.verdict
+        verdict = await self._discover()
+        if verdict.reason is Reason.TIMEOUT:
+            raise TimeoutError
+        if verdict.reason is not None:
+            raise Failed(self.name, verdict.reason, verdict.detail)
+        self.verdict = verdict
+        return verdict
+
+    async def call(self, request: Request, emit: Emit | None) -> Reply:
+        """Return the result as a modern server words it."""
+        if self.session is not None:
+            return await self.session.call(request, emit)
+        reply = await self.channel.call(request, emit, version=self.version)
+        return without_invalid_annotations(reply) if request.method == "tools/list" else reply
+
+    async def listen(self, request: Request, wanted: Wanted) -> Listening:
+        if self.session is not None:
+            raise McpError(METHOD_NOT_FOUND, "no subscriptions")
+        return await self.channel.listen(request, wanted, version=self.version)
+
+    async def stop(self) -> None:
+        """End it, and return once all of it is gone."""
+        self.channel.close()
+        await self._program.stop()
+
+
+def without_invalid_annotations(reply: Reply) -> Reply:
+    """Return a list of tools whose annotations for headers all hold: a program is sent none (U-09)."""
+    if b"x-mcp-header" not in bytes(reply.result):
+        return reply
+    try:
+        members: dict[str, object] = dict(split(reply.result))
+        tools = []
+        for raw in items(members["tools"]):  # type: ignore[arg-type]
+            tool = dict(split(raw))
+            tools.append(join({**tool, "inputSchema": without_invalid(tool["inputSchema"])}))
+        return Reply(join({**split(reply.result), "tools": array(tools)}))
+    except (Malformed, KeyError):
+        return reply  # whoever reads the list says what is wrong with it
+
+
+def _verdict(greeting: Greeting) -> Verdict:
+    """Return what a handshake told, as a probe would tell it."""
+    discovered = Discovered(
+        greeting.capabilities, greeting.instructions, (greeting.version,), greeting.discovered
+    )
+    return Verdict("legacy", greeting.version, discovered)
