@@ -34,6 +34,8 @@ from gateway.support.leases import Leases
 from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
 from gateway.support.notebook import LocalNotebook, Notebook
+from gateway.support.redis_mailbox import RedisMailbox
+from gateway.support.redis_notebook import RedisNotebook
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from gateway.upstream.parked import Parked
@@ -42,6 +44,7 @@ from gateway.upstream.pool import Pace, UpstreamPool
 log = logging.getLogger(__name__)
 
 _CLOSING = 2.0
+_WRAPPING = 2**20
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
@@ -80,6 +83,7 @@ class Runtime:
         """
         if self.replicated is not None:
             self.replicated.start()
+        self.mailbox.start()
         await self.pool.start()
         if follow:
             self.hub.start()
@@ -90,6 +94,7 @@ class Runtime:
         self.hub.stop()
         await self.following.close()
         await self.pool.close()
+        await self.mailbox.close()
         if self.replicated is not None:
             await self.replicated.close()
         await self.background.close(_CLOSING)
@@ -118,7 +123,7 @@ def build(
         leads=None if shared is None else shared.leads,
         bounds=_bounds(config, config.cache.coalesce or _PATIENCE),
     )
-    mailbox = LocalMailbox()
+    notebook, mailbox = _between(config, shared, seal, background, metrics, clock)
     limits = config.limits
     parked = Parked(
         mailbox,
@@ -179,10 +184,34 @@ def build(
         following,
         pipelines,
         seal,
-        LocalNotebook(clock),
+        notebook,
         mailbox,
         shared,
     )
+
+
+def _between(
+    config: Config,
+    shared: Replicated | None,
+    seal: Seal,
+    background: Background,
+    metrics: Metrics,
+    clock: Callable[[], float],
+) -> tuple[Notebook, Mailbox]:
+    """Return where replicas note what any of them may need, and how they ask one another."""
+    if shared is None:
+        return LocalNotebook(clock), LocalMailbox()
+    prefix = config.cache.redis_prefix
+    mailbox = RedisMailbox(
+        shared.redis,
+        seal,
+        prefix=prefix,
+        background=background,
+        metrics=metrics,
+        # What is carried is a message and what tells where it belongs.
+        largest=config.limits.message + _WRAPPING,
+    )
+    return RedisNotebook(shared.redis, seal, prefix=prefix), mailbox
 
 
 def _following(

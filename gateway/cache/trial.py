@@ -21,6 +21,8 @@ from gateway.cache.redis_store import DELETE, GET, PUT
 from gateway.support.bus import ANNOUNCE, CONFIRM, ENROL, RESIGN, TELL
 from gateway.support.leases import SHARE
 from gateway.support.redis import PING, Reply, Script, SharedRedis
+from gateway.support.redis_mailbox import PUBLISH
+from gateway.support.redis_notebook import ADD, ERASE, EXCLUDE, INCLUDE, MEMBERS, READ, WRITE
 
 _TELL = "tell other replicas of changes"
 _LIFE_MS = 10_000
@@ -75,14 +77,16 @@ class _Trial:
         self._redis = redis
         self._patience = patience
         self._counts, self._entry, self._lead = f"{slot}:counts", f"{slot}:entry", f"{slot}:lead"
-        self._note, self._members, self._told = f"{slot}:scope", f"{slot}:replicas", f"{slot}:told"
+        self._scope, self._members, self._told = f"{slot}:scope", f"{slot}:replicas", f"{slot}:told"
         self._lease = [f"{slot}:lease:{part}" for part in ("lease", "members", "words")]
+        self._notes = [f"{slot}:note:{what}" for what in ("fact", "facts")]
         self._channel = f"{prefix}:1:bus:trial:{name}"
         self._me = name
 
     async def run(self) -> AsyncGenerator[_Refused]:
         """Yield what is refused; no answer at all ends it, what is refused hinders no other part."""
-        for part in (self._answer, self._hear, self._keep, self._take_turns, self._hold):
+        parts = (self._answer, self._hear, self._keep, self._take_turns, self._hold, self._note)
+        for part in parts:
             try:
                 await part()
             except _Refused as refused:
@@ -103,6 +107,7 @@ class _Trial:
             said: tuple[tuple[str, Script, list[str], list[bytes | str | int]], ...] = (
                 (self._channel, TELL, [self._channel], [_WORD]),
                 (own, CONFIRM, [own], [_WORD]),
+                (own, PUBLISH, [self._told], [own, _WORD]),
                 (own, ENROL, keys, [own, _WORD, self._me, _LIFE_MS, _LIFE_MS]),
                 (self._channel, ANNOUNCE, keys, [self._channel, _WORD, _LIFE_MS]),
             )
@@ -125,18 +130,30 @@ class _Trial:
     async def _take_turns(self) -> None:
         doing = "let one replica fetch for all"
         await self._step(doing, LEAD, [self._lead], [self._me, _LIFE_MS])
-        await self._step(doing, SCOPE, [self._note])
-        await self._step(doing, RELEASE, [self._lead, self._note], [self._me, "public", _LIFE_MS])
+        await self._step(doing, SCOPE, [self._scope])
+        await self._step(doing, RELEASE, [self._lead, self._scope], [self._me, "public", _LIFE_MS])
 
     async def _hold(self) -> None:
         doing, words = "let one replica listen for all", (1, _WORD, 1, _WORD)
         await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "hold", b"", *words])
         await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "leave", b"", *words])
 
+    async def _note(self) -> None:
+        doing, (fact, facts) = "note what older clients need", self._notes
+        await self._step(doing, ADD, [fact], [_WORD, _LIFE_MS, self._me])
+        await self._step(doing, WRITE, [fact], [_WORD, _LIFE_MS])
+        await self._step(doing, INCLUDE, [facts], [_LIFE_MS, 2, b"one", _WORD, b"two", _WORD])
+        await self._step(doing, EXCLUDE, [facts], [b"two"])
+        found = await self._step(doing, READ, [fact], [_LIFE_MS])
+        members = await self._step(doing, MEMBERS, [facts], [_LIFE_MS])
+        await self._step(doing, ERASE, [fact])
+        if [*found, *members] != [_WORD, _WORD]:
+            raise _Refused(doing, _Odd("what was written was gone at once"))
+
     async def _clean_up(self) -> list[_Refused]:
         refused = []
-        names = (self._entry, self._counts, self._lead, self._note, self._members, self._told, *self._lease)
-        for name in names:
+        names = (self._entry, self._counts, self._lead, self._scope, self._members, self._told)
+        for name in (*names, *self._lease, *self._notes):
             try:
                 await self._step("forget results", DELETE, [name])
             except _Refused as one:

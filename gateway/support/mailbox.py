@@ -51,6 +51,14 @@ class Mailbox(Protocol):
         """
         ...
 
+    def start(self) -> None:
+        """Begin to be reached by others; does not wait for that."""
+        ...
+
+    async def close(self) -> None:
+        """Give up what is asked, and end the work for others."""
+        ...
+
 
 class Served:
     """The questions that a process answers, by subject."""
@@ -95,6 +103,12 @@ class LocalMailbox:
         if whom != self.me:
             raise Unreachable("there is no other replica", gone=True)
         return await ask_oneself(self._served, subject, question, timeout=timeout, told=told)
+
+    def start(self) -> None:
+        """Nobody else is there."""
+
+    async def close(self) -> None:
+        """Whoever asks is at work himself."""
 
 
 def address() -> str:

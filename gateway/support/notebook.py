@@ -99,8 +99,12 @@ class LocalNotebook:
         self._note((kind, key), value, ttl)
 
     async def read(self, kind: str, key: bytes, *, renew: float | None = None) -> bytes | None:
-        fact = self._look((kind, key), renew)
-        return fact if isinstance(fact, bytes) else None
+        fact = self._look((kind, key))
+        if not isinstance(fact, bytes):
+            return None
+        if renew is not None:
+            self._lasts((kind, key), fact, renew)
+        return fact
 
     async def add(self, kind: str, key: bytes, value: bytes, ttl: float) -> bool:
         if self._look((kind, key)) is not None:
@@ -136,22 +140,22 @@ class LocalNotebook:
             self._forget(name)
 
     async def members(self, kind: str, key: bytes, *, renew: float | None = None) -> frozenset[bytes]:
-        fact = self._look((kind, key), renew)
-        return fact if isinstance(fact, frozenset) else frozenset()
+        there = self._set((kind, key))
+        if there and renew is not None:
+            self._lasts((kind, key), there, renew)
+        return there
 
     def _set(self, name: _Name) -> frozenset[bytes]:
         fact = self._look(name)
         return fact if isinstance(fact, frozenset) else frozenset()
 
-    def _look(self, name: _Name, renew: float | None = None) -> _Fact | None:
+    def _look(self, name: _Name) -> _Fact | None:
         end, fact = self._facts.get(name, (0.0, None))
         if fact is None:
             return None
         if end <= self._clock():
             self._forget(name)
             return None
-        if renew is not None:
-            self._lasts(name, fact, renew)
         return fact
 
     def _note(self, name: _Name, fact: _Fact, ttl: float) -> None:

@@ -225,7 +225,8 @@ class SharedRedis:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._sentinels: list[Redis] = []
         self._client = self._connect(retries=1)
-        self._listener: Redis | None = None
+        self._listeners: dict[str, Redis] = {}
+        """Those in use, by where they lead; in anything but a Cluster that is everywhere the same."""
         metrics.redis_answers(self.answers)
 
     def __repr__(self) -> str:
@@ -270,15 +271,15 @@ class SharedRedis:
         uses the key publishes to.
         """
         if isinstance(self._client, RedisCluster):
-            await self._drop_listener()
+            await self._drop_listener(near)
             await self._client.initialize()
             await self._client.nodes_manager.initialize()  # another may have taken the place of a dead one
             node = self._client.get_node_from_key(near)
             assert node is not None, "a slot has a master"
-            self._listener = self._redis(node.host, int(node.port), **self._options(retries=0))
-        elif self._listener is None:
-            self._listener = cast("Redis", self._connect(retries=0))
-        return self._listener.pubsub()
+            self._listeners[near] = self._redis(node.host, int(node.port), **self._options(retries=0))
+        elif near not in self._listeners:
+            self._listeners[near] = cast("Redis", self._connect(retries=0))
+        return self._listeners[near].pubsub()
 
     async def ask(
         self, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int], *, patience: float
@@ -295,7 +296,8 @@ class SharedRedis:
         try:
             async with asyncio.timeout(_CONNECTING):
                 await self._background.close(_CONNECTING)
-                await self._drop_listener()
+                for near in tuple(self._listeners):
+                    await self._drop_listener(near)
                 for client in (self._client, *self._sentinels):
                     await client.aclose()
         except Exception as error:
@@ -353,8 +355,8 @@ class SharedRedis:
         self._breaker.failed()
         self._metrics.redis_answers(False)
 
-    async def _drop_listener(self) -> None:
-        listener, self._listener = self._listener, None
+    async def _drop_listener(self, near: str) -> None:
+        listener = self._listeners.pop(near, None)
         if listener is not None:
             await listener.aclose()
 

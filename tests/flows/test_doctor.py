@@ -233,7 +233,7 @@ async def test_odd_names_are_told_of_every_endpoint() -> None:
 
 REDIS_RIGHTS = (
     "~mcpgw:1:* &mcpgw:1:bus:* -@all +eval +evalsha +time +type +exists +del +unlink +pexpire +pttl +hset "
-    "+hget +hmget +hlen +hdel +zadd +zrem +zrangebyscore +zremrangebyscore +publish +subscribe +info"
+    "+hget +hmget +hlen +hdel +hvals +zadd +zrem +zrangebyscore +zremrangebyscore +publish +subscribe +info"
 )
 
 
@@ -281,6 +281,7 @@ async def test_a_redis_that_does_all_works_and_nothing_is_left_there() -> None:
         ("-pttl", "keep results, let one replica fetch for all", "the right +pttl"),
         ("-zrem", "tell other replicas of changes", "the right +zrem"),
         ("-hdel", "let one replica listen for all", "the right +hdel"),
+        ("-hvals", "note what older clients need", "the right +hvals"),
         ("-unlink", "keep results, let one replica fetch for all, forget results", "the right +unlink"),
         ("resetkeys ~other:*", "run scripts", "the right ~mcpgw:1:*"),
         ("resetkeys ~mcpgw:1:* >other <SECRET-pw", "in", "correct the user and the password"),
