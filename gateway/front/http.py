@@ -265,7 +265,7 @@ class HttpFront:
             self._server = _Server(self._handle, self._metrics, limits.header, lambda: self._current().allow)
         listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG)
         self._listeners.append(listener)
-        _keep_little_in_the_kernel(listener)
+        _tune(listener, limits.stalled_listener)
         addresses = [(name[0], name[1]) for name in (at.getsockname() for at in listener.sockets)]
         self._bound += tuple(addresses)
         self._site = None
@@ -547,15 +547,21 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes |
     return bytes(parts)
 
 
-def _keep_little_in_the_kernel(listener: asyncio.Server) -> None:
-    """Let accepted connections hold little unsent, else megabytes of it hide a slow client's progress.
+def _tune(listener: asyncio.Server, stalled: float) -> None:
+    """Have the system hold little for a client, and find out about one that vanished without a word.
 
-    Where the system has no such option, only clients slower than about 100 kB/s notice.
+    Megabytes unsent in the kernel would hide a slow client's progress: where the system has no such option,
+    only clients slower than about 100 kB/s notice. What was sent to a peer that is gone, a keep-alive comment
+    for example, would be sent again and again for a quarter of an hour (B29); now for as long as a client
+    that is there may read nothing.
     """
-    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    limits = {"TCP_NOTSENT_LOWAT": _UNSENT, "TCP_USER_TIMEOUT": max(1, int(stalled * 1000))}
     for at in listener.sockets:
-        if option is not None and at.family in (socket.AF_INET, socket.AF_INET6):
-            at.setsockopt(socket.IPPROTO_TCP, option, _UNSENT)
+        if at.family not in (socket.AF_INET, socket.AF_INET6):
+            continue
+        for option, limit in limits.items():
+            if hasattr(socket, option):
+                at.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), limit)
 
 
 class _Server(PatientServer):

@@ -1,6 +1,7 @@
 """Event streams to a client: when they begin, what keeps them alive, and how they end."""
 
 import asyncio
+import socket
 import time
 
 import pytest
@@ -158,6 +159,23 @@ async def test_a_quiet_listen_is_kept_alive() -> None:
         assert (await client.chunk()).startswith(b":")
         assert await gateway.counted("streams_open{") == ['streams_open{side="downstream"} 1.0']
         client.abort()
+        await gateway.until_idle()
+        assert await gateway.counted("streams_open{") == ['streams_open{side="downstream"} 0.0']
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such option")
+async def test_a_client_that_vanishes_is_noticed_by_the_comments_it_does_not_receive() -> None:
+    """B29: without a FIN nothing tells of it but what is never acknowledged."""
+    stopping = asyncio.Event()
+    limits = {"keep_alive": 0.04, "stalled_listener": 0.5}
+    async with (
+        serving(Listens(stopping), limits=limits, stopping=stopping) as gateway,
+        gateway.connect() as client,
+    ):
+        client.send(post("subscriptions/listen"))
+        await client.head()
+        assert b"acknowledged" in await client.chunk()
+        client.vanish()
         await gateway.until_idle()
         assert await gateway.counted("streams_open{") == ['streams_open{side="downstream"} 0.0']
 

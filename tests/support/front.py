@@ -8,7 +8,10 @@ async with serving(Answers(result)) as gateway:
 """
 
 import asyncio
+import ctypes
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +25,8 @@ from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
 VERSION = "2026-07-28"
+_ATTACH_FILTER = 26
+"""SO_ATTACH_FILTER of Linux, which Python gives no name."""
 META = {
     "io.modelcontextprotocol/protocolVersion": VERSION,
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -158,6 +163,15 @@ class Client:
             return await self.reader.read() == b""
         except ConnectionError:
             return True
+
+    def vanish(self) -> None:
+        """Be gone without a word, as a machine whose power fails: nothing that comes is received any more."""
+        drop_all = ctypes.create_string_buffer(
+            struct.pack("HBBI", 6, 0, 0, 0)
+        )  # "return 0", in packet filter
+        program = struct.pack("HxxxxxxP", 1, ctypes.addressof(drop_all))
+        peer = self.writer.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
     def abort(self) -> None:
         """Drop the connection."""
