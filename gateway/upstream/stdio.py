@@ -102,7 +102,7 @@ class StdioUpstream:
         self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
         self._process: Process | None = None
-        self._opening: asyncio.Task[Process] | None = None
+        self._opening: asyncio.Task[Process | UpstreamUnavailable] | None = None
         self._failures = 0
         """Processes in a row that ended, or never came to be of use."""
         self._rest_until = clock()
@@ -128,19 +128,15 @@ class StdioUpstream:
         if process is not None and process.usable:
             return await self._pinged(process)
         try:
-            opening = self._opened()
             # It may take longer to start, having itself installed first: it is left to go on with that.
-            await asyncio.wait([opening], timeout=2 * self._probe_timeout)
-            if not opening.done():
-                detail = "it was started and has not answered yet"
-                return Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
-            return (await opening).verdict
-        except asyncio.CancelledError:
-            if self._closed:
-                return Verdict(None, reason=Reason.STOPPING)
-            raise
-        except UpstreamUnavailable as error:
-            return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
+            async with asyncio.timeout(2 * self._probe_timeout):
+                opened = await self._opened()
+        except TimeoutError:
+            detail = "it was started and has not answered yet"
+            return Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
+        if isinstance(opened, Process):
+            return opened.verdict
+        return Verdict(None, reason=opened.reason, detail=opened.detail, outage=opened.outage)
 
     async def call(self, request: Request, emit: Emit | None = None) -> Reply:
         """Return the result; raises UpstreamError as the upstream sent it, or Failed."""
@@ -178,14 +174,10 @@ class StdioUpstream:
         rest = self._rest_until - self._clock()
         if self._opening is None and rest > _PATIENCE:
             raise self._refused()
-        try:
-            return await asyncio.shield(self._opened())
-        except asyncio.CancelledError:
-            if self._closed:
-                raise Failed(self._name, Reason.STOPPING) from None
-            raise
-        except UpstreamUnavailable:
-            raise self._refused() from None
+        opened = await self._opened()
+        if isinstance(opened, Process):
+            return opened
+        raise self._refused()
 
     def _refused(self) -> Failed:
         """Return the failure of what was never sent, for there was nobody to send it to."""
@@ -200,26 +192,26 @@ class StdioUpstream:
             lost=last.reason is Reason.CONNECT,
         )
 
-    def _opened(self) -> "asyncio.Task[Process]":
-        """Return the one task that starts it, begun now if there is none."""
+    async def _opened(self) -> "Process | UpstreamUnavailable":
+        """Return what comes of starting it, begun once for all who wait, and not given up with them."""
+        if self._closed:
+            return Failed(self._name, Reason.STOPPING)
         if self._opening is None:
             self._opening = self._background.start(self._open(), name=f"start {self._name}")
-            self._opening.add_done_callback(self._open_done)
-        return self._opening
+        opening = self._opening
+        await asyncio.wait([opening])
+        return Failed(self._name, Reason.STOPPING) if opening.cancelled() else opening.result()
 
-    def _open_done(self, task: "asyncio.Task[Process]") -> None:
-        self._opening = None
-        if not task.cancelled():
-            task.exception()  # whoever waits is told; nobody may be waiting
-
-    async def _open(self) -> "Process":
-        """Start it once its rest is over; raises UpstreamUnavailable, after which it rests longer."""
-        await asyncio.sleep(max(0.0, self._rest_until - self._clock()))
+    async def _open(self) -> "Process | UpstreamUnavailable":
+        """Start it once its rest is over; it rests longer after a failure."""
         try:
+            await asyncio.sleep(max(0.0, self._rest_until - self._clock()))
             process = await self._settled()
         except UpstreamUnavailable as error:
             self._failed(error)
-            raise
+            return error
+        finally:
+            self._opening = None
         self._process = process
         self._metrics.upstream_connections(self._name, 1)
         self._background.start(self._attend(process, self._clock()), name=f"attend {self._name}")
@@ -297,7 +289,8 @@ class StdioUpstream:
             self._failures = 0
         assert process.channel.failure is not None
         self._failed(process.channel.failure)
-        self._opened()
+        while not self._closed and not isinstance(await self._opened(), Process):
+            pass  # it rested meanwhile
 
     async def _pinged(self, process: "Process") -> Verdict:
         """Return whether a process that runs is of use; one that is busy need not answer."""
@@ -372,13 +365,12 @@ class Process:
         """Find out what it speaks, beginning with this (U-19); raises nothing but for being cancelled."""
         if opener == "discover":
             self.verdict = await self._discover()
-            surfaced = self.verdict.era == "modern" or self._upstream.forced
-            if surfaced or self.channel.failure is not None:
+            settled = self.verdict.reason is None or self._upstream.forced
+            if settled or self.channel.failure is not None:
                 return self.verdict
-        incompatible = self.verdict if self.verdict.reason is Reason.ERA else None
-        self.verdict = await self._initialize()
-        if incompatible is not None and self.verdict.reason is Reason.PROTOCOL:
-            self.verdict = incompatible
+        before, self.verdict = self.verdict, await self._initialize()
+        if self.verdict.reason is Reason.ERA and before.era == "modern":
+            self.verdict = before  # it named versions, and none of ours
         return self.verdict
 
     async def _discover(self) -> Verdict:
@@ -406,7 +398,7 @@ class Process:
                 self.channel.speak(None)
                 self.session = None
                 return await self._discover()
-            return Verdict(None, reason=Reason.PROTOCOL, detail=f"error {error.code} to initialize")
+            return Verdict(None, reason=Reason.ERA, detail=f"it refuses initialize: error {error.code}")
         except UpstreamUnavailable as error:
             return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
 

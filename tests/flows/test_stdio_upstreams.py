@@ -1,5 +1,9 @@
 """Servers that are programs, behind the whole gateway: both eras, their ends, their noise, their sizes."""
 
+import asyncio
+import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.kin import MARK
-from tests.support.running import running
+from gateway.app import Addresses
+from tests.support import processes
+from tests.support.kin import MARK, mark, marked, none_left, zombies
+from tests.support.listening import TOOLS_CHANGED, UPDATED, listening, told
+from tests.support.running import ONCE, Answer, Reachable, Running, running
+from tests.support.scripted import META
 
 SERVER = Path(__file__).parents[1] / "support" / "programs" / "server.py"
 
@@ -46,3 +54,179 @@ async def test_a_client_sees_a_program_as_any_server(manners: tuple[str, ...]) -
         answer = await gateway.ask("tools/call", {"name": "files__echo", "arguments": {"text": "né"}})
         assert answer.text["arguments"] == {"text": "né"}
         assert answer.result["resultType"] == "complete"
+
+
+async def seen(gateway: Running, method: str, count: int = 1) -> list[dict[str, Any]]:
+    """Return the messages of this method that the program got, once there are so many."""
+    while True:
+        answer = await gateway.ask("tools/call", {"name": "files__seen"})
+        found = [message for message in answer.text if message.get("method") == method]
+        hung = [message for message in found if message.get("params", {}).get("name", "hang") == "hang"]
+        if len(hung) >= count:
+            return hung
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_client_that_leaves_has_its_call_cancelled(era: str) -> None:
+    """With the id that the program knows it by, and no call of others is touched (B21, U-23)."""
+    async with (
+        running({"files": program("--era", era)}) as gateway,
+        gateway.open("tools/call", {"name": "files__hang"}, id=7) as leaving,
+        gateway.open("tools/call", {"name": "files__hang"}, id=7) as staying,
+    ):
+        hanging = [call["id"] for call in await seen(gateway, "tools/call", 2)]
+        leaving.leave()
+        [cancelled] = await seen(gateway, "notifications/cancelled")
+        assert cancelled["params"]["requestId"] in hanging
+        await gateway.ask("tools/call", {"name": "files__release"})
+        assert (await staying.answer()).text == "released"
+
+
+async def test_fifty_callers_with_one_id_get_their_own_answers() -> None:
+    """One process serves many, whose ids and tokens are their own matter (B22, B23)."""
+    async with running({"files": program()}) as gateway:
+
+        async def ask(number: int) -> bool:
+            arguments = {"name": "files__progress", "arguments": {"steps": number}}
+            answer = await gateway.ask("tools/call", arguments, id=1, meta={"progressToken": 1})
+            told = [notice["params"]["progress"] for notice in answer.notices]
+            return told == list(range(1, number + 1))
+
+        assert all(await asyncio.gather(*map(ask, range(1, 51))))
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_log_message_goes_to_the_only_call_that_asked_for_such(era: str) -> None:
+    """Nothing else on the wire says whose it is (A-14)."""
+    level = {f"{META}logLevel": "info"}
+    call = {"name": "files__log", "arguments": {}}
+    async with running({"files": program("--era", era)}) as gateway:
+        assert [
+            notice["method"] for notice in (await gateway.ask("tools/call", call, meta=level)).notices
+        ] == ["notifications/message"]
+        assert (await gateway.ask("tools/call", call)).notices == []
+        async with gateway.open("tools/call", {"name": "files__hang"}, meta=level) as other:
+            await seen(gateway, "tools/call", 1)
+            assert (await gateway.ask("tools/call", call, meta=level)).notices == []
+            await gateway.ask("tools/call", {"name": "files__release"})
+            assert (await other.answer()).notices == []
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_fifteen_megabytes_pass_and_more_than_the_limit_fails_alone(era: str) -> None:
+    """The program lives on, and so do the calls of others (B25)."""
+    limits = {"message": 16 * 2**20}
+    async with (
+        running({"files": program("--era", era)}, limits=limits) as gateway,
+        gateway.open("tools/call", {"name": "files__hang"}) as other,
+    ):
+        await seen(gateway, "tools/call", 1)
+
+        async def size(bytes: int) -> Answer:
+            return await gateway.ask("tools/call", {"name": "files__size", "arguments": {"bytes": bytes}})
+
+        assert len((await size(15_000_000)).result["content"][0]["text"]) == 15_000_000
+        failed = await size(17_000_000)
+        assert failed.error == {"code": -32603, "message": "upstream files: response too large"}
+        argument = {"name": "files__echo", "arguments": {"text": "x" * 3_000_000}}
+        assert len((await gateway.ask("tools/call", argument)).text["arguments"]["text"]) == 3_000_000
+        await gateway.ask("tools/call", {"name": "files__release"})
+        assert (await other.answer()).text == "released"
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_calls_under_way_fail_at_once_when_the_program_ends_and_the_next_one_serves(era: str) -> None:
+    """They say of whom, and how it ended; all of the old one is gone first (B27, U-31)."""
+    text = mark()
+    async with running({"files": program("--era", era, "--grandchild", text=text)}) as gateway:
+        first = (await gateway.ask("tools/call", {"name": "files__pid"})).text
+        async with gateway.open("tools/call", {"name": "files__hang"}) as hanging:
+            await seen(gateway, "tools/call", 1)
+            died = await gateway.ask("tools/call", {"name": "files__die", "arguments": {"code": 9}})
+            said = {"code": -32603, "message": "upstream files: its program ended, exit code 9"}
+            assert died.error == said
+            assert (await hanging.answer()).error == said
+        await gateway.until("files", "up")
+        assert (await gateway.ask("tools/call", {"name": "files__pid"})).text != first
+        assert len(await asyncio.to_thread(marked, text)) == 3  # a keeper, the program, and its child
+    assert await asyncio.to_thread(marked, text) == []
+    assert zombies() == []
+
+
+async def test_a_program_that_dies_unasked_is_started_again_and_nothing_cached_is_trusted() -> None:
+    """It may have changed meanwhile (C-30)."""
+    async with running({"files": program()}) as gateway:
+        pid = (await gateway.ask("tools/call", {"name": "files__pid"})).text
+        await gateway.ask("tools/list")
+        os.kill(pid, signal.SIGKILL)
+        await gateway.until_counted('cache_invalidations_total{cause="reconnect",upstream="files"}', 1)
+        await gateway.until("files", "up")
+        assert (await gateway.ask("tools/call", {"name": "files__pid"})).text != pid
+
+
+async def test_a_program_that_ends_at_once_is_not_started_for_every_call() -> None:
+    """Twenty calls fail at once, and leave nothing behind (B01, B27)."""
+    text = mark()
+    async with running({"files": program("--crash", "7", text=text)}, pace=ONCE) as gateway:
+        for _ in range(20):
+            answer = await gateway.ask("tools/call", {"name": "files__echo"})
+            assert answer.error == {"code": -32603, "message": "no upstream is available"}
+        assert gateway.status("files").detail == "its program ended, exit code 7"
+        assert await asyncio.to_thread(marked, text) == []
+    assert zombies() == []
+
+
+async def test_a_program_that_is_not_there_is_a_clear_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async with running({"files": {"command": "no-such-program"}}, pace=ONCE) as gateway:
+        assert gateway.status("files").state == "down"
+    assert "upstream files: down, connection failed (no program no-such-program)" in caplog.text
+
+
+async def test_changes_are_heard_over_the_same_wire() -> None:
+    """The cache follows, a client listens, and both do so again after a restart (U-31, L-16)."""
+    async with running({"files": program()}) as gateway:
+        [uri] = (await gateway.ask("resources/list")).names
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": [uri]}
+        async with listening(gateway, wanted) as stream:
+            await gateway.ask("tools/call", {"name": "files__change"})
+            assert await told(stream) == (TOOLS_CHANGED, None)
+            update = {"name": "files__update", "arguments": {"uri": "test://note"}}
+            await gateway.ask("tools/call", update)
+            assert await told(stream) == (UPDATED, uri)
+            pid = (await gateway.ask("tools/call", {"name": "files__pid"})).text
+            os.kill(pid, signal.SIGKILL)
+            assert await told(stream) == (UPDATED, uri)  # nobody knows what was missed
+            update["arguments"] = {"uri": "test://note"}
+            await gateway.ask("tools/call", update)
+            assert await told(stream) == (UPDATED, uri)
+
+
+async def test_the_gateways_environment_stays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gets a small one and what is configured for it, its folder too (B28, U-32)."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    async with running({"files": program(cwd="/")}) as gateway:
+        environment = (await gateway.ask("tools/call", {"name": "files__environment"})).text
+        assert "AWS_SECRET_ACCESS_KEY" not in environment
+        assert environment[MARK] == "none"
+        assert environment["PATH"] == os.environ["PATH"]
+        assert (await gateway.ask("tools/call", {"name": "files__fold"})).text["cwd"] == "/"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+async def test_no_process_outlives_the_gateway(ending: signal.Signals) -> None:
+    """However it ends, and however its programs behave (B27)."""
+    text = mark()
+    manners = ["--ignore-term", "--grandchild", "--daemon"]
+    upstreams = {
+        name: {"command": sys.executable, "args": [str(SERVER), *manners, *era], "env": {MARK: text}}
+        for name, era in {"modern": [], "legacy": ["--era", "legacy"]}.items()
+    }
+    with processes.gateway(json.dumps(upstreams)) as served:
+        client = Reachable(Addresses([served.endpoint], None))
+        for name in upstreams:
+            answer = await client.ask("tools/call", {"name": f"{name}__pid"})
+            assert answer.text > 0
+        assert len(await asyncio.to_thread(marked, text)) == 8
+        served.program.process.send_signal(ending)
+        await asyncio.to_thread(served.program.wait, 15)
+        await none_left(text)
