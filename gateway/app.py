@@ -27,9 +27,11 @@ from gateway.core.purge import Wish, changes
 from gateway.core.replicas import Replicas
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
+from gateway.front.legacy_sessions import Sessions
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
+from gateway.support.bus import LocalBus
 from gateway.support.leases import Leases
 from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
@@ -74,6 +76,7 @@ class Runtime:
     seal: Seal
     notebook: Notebook
     mailbox: Mailbox
+    sessions: Sessions
     replicated: Replicated | None = None
 
     async def start(self, *, follow: bool = True) -> None:
@@ -91,6 +94,7 @@ class Runtime:
     async def close(self) -> None:
         """End every connection and task."""
         self.stopping.set()
+        self.sessions.close()
         self.hub.stop()
         await self.following.close()
         await self.pool.close()
@@ -101,7 +105,11 @@ class Runtime:
 
 
 def build(
-    config: Config, *, clock: Callable[[], float] = time.monotonic, pace: Pace | None = None
+    config: Config,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+    pace: Pace | None = None,
 ) -> Runtime:
     """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files.
 
@@ -110,7 +118,7 @@ def build(
     metrics = Metrics(version=VERSION)
     background = Background()
     stopping = asyncio.Event()
-    seal = Seal([key.get_secret_value() for key in config.secrets.keys])
+    seal = Seal([key.get_secret_value() for key in config.secrets.keys], now=wall_clock)
     memory = MemoryStore(config.cache.memory, clock, linger=config.cache.stale_if_error)
     shared = _shared(config, memory, seal, background, metrics, clock)
     cache = ResponseCache(
@@ -142,6 +150,14 @@ def build(
         clock=clock,
         pace=pace,
         parked=parked,
+    )
+    sessions = Sessions(
+        config,
+        seal=seal,
+        notebook=notebook,
+        mailbox=mailbox,
+        bus=LocalBus() if shared is None else shared.bus,
+        now=wall_clock,
     )
     upstream_settings = _settings(config, seal)
     catalogue = Catalogue(config, pool, cache, metrics, upstream_settings, clock=clock)
@@ -186,6 +202,7 @@ def build(
         seal,
         notebook,
         mailbox,
+        sessions,
         shared,
     )
 
@@ -274,7 +291,7 @@ class Gateway:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._state = FrontState(runtime.config, runtime.pipelines, runtime.seal)
+        self._state = FrontState(runtime.config, runtime.pipelines, runtime.seal, runtime.sessions)
         self._front = HttpFront(
             lambda: self._state,
             runtime.metrics,

@@ -200,6 +200,20 @@ class Pipeline:
         ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
         return Answer(ended.segments())
 
+    async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
+        """Raise McpError unless an upstream tells of the updates of this resource, or may do so.
+
+        What becomes of each is known only from its stream; this is for clients that ask for one at a time.
+        """
+        caller = Caller(principal, self._profile(capabilities))
+        odd = uri_problem(uri) is not None or _REPLACED in uri
+        found = None if odd else await self._directory.owner(uri, caller)
+        if found is None or not found[1]:
+            raise McpError.with_data(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        discovered = self._pool.discovered(found[0])
+        if discovered is not None and not discover.subscribes(discovered.capabilities):
+            raise McpError(INVALID_PARAMS, f"upstream {found[0]} does not tell of updates")
+
     def _advertised(self, wanted: Wanted) -> Wanted:
         """Return the lists of these that some upstream has, or may turn out to have (F-23, L-07)."""
         tools, prompts, resources = (

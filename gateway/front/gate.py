@@ -93,7 +93,7 @@ class Gate:
         asked = headers.get("Access-Control-Request-Headers", "").lower().split(",")
         params = [name.strip() for name in asked if _TOKEN.fullmatch(name.strip())]
         return {
-            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Methods": "GET, POST, DELETE",
             "Access-Control-Allow-Headers": ", ".join([*_ALLOWED_HEADERS, *params]),
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }

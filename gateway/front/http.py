@@ -23,6 +23,8 @@ from gateway.front import mirror
 from gateway.front.auth import identify
 from gateway.front.gate import Gate
 from gateway.front.heads import PatientConnection, PatientServer
+from gateway.front.legacy import VERBS, LegacyFront
+from gateway.front.legacy_sessions import Sessions
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder
 from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
@@ -36,7 +38,7 @@ from gateway.protocol.call import (
     Sink,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, McpError
 from gateway.protocol.modern import PostedNotification, Rejection
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
@@ -89,6 +91,10 @@ class Pipeline(Protocol):
         """Whether an upstream may serve a method that is not known here (K-08)."""
         ...
 
+    async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
+        """Raise McpError unless somebody tells of the updates of this resource."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FrontState:
@@ -98,6 +104,8 @@ class FrontState:
     pipelines: Mapping[str, Pipeline]
     """By the endpoint's path, as configured."""
     seal: Seal
+    sessions: Sessions
+    """Those of clients of older revisions."""
 
 
 class Stopping(Exception):
@@ -182,13 +190,29 @@ def _quotable(text: str) -> bool:
 class _Site:
     """What is derived from one FrontState on the bound addresses."""
 
-    def __init__(self, state: FrontState, bound: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        state: FrontState,
+        bound: Sequence[tuple[str, int]],
+        metrics: Metrics,
+        background: Background,
+        stopping: asyncio.Event,
+    ) -> None:
         self.state = state
         self.limits = state.config.limits
         self.gate = Gate(state.config, bound)
         self.realm = state.config.identity.name
         self.mirrored = state.config.cache.headers
-        self.allow = "POST, OPTIONS" if self.gate.cors else "POST"
+        self.allow = "GET, POST, DELETE, OPTIONS" if self.gate.cors else "GET, POST, DELETE"
+        self.legacy = LegacyFront(
+            state.pipelines,
+            state.config,
+            state.sessions,
+            metrics,
+            background=background,
+            stopping=stopping,
+            challenged=lambda challenge, id: _challenge(challenge, id, self.realm),
+        )
         self._welcome: dict[modern.Head, bytes] = {}
         self._paths = {path.rstrip("/") or "/": path for path in state.pipelines}
         # Both spellings are served; a redirect would lose the body or the scheme (B16).
@@ -204,7 +228,7 @@ class _Site:
         return self._welcome.get(head)
 
     def remember(self, head: modern.Head, cors_lines: bytes) -> None:
-        if self.gate.looks_at_peers:  # who sent them decides too
+        if self.gate.looks_at_peers or not head.common:  # who sent them decides too, or they are rare
             return
         if len(self._welcome) >= _REMEMBERED:
             self._welcome.clear()
@@ -327,6 +351,7 @@ class HttpFront:
                     await asyncio.sleep(0)
             if self._server is not None:
                 self._server.close_late(now, limits.request_head)
+            self._current().legacy.sweep()
 
     # One request
 
@@ -366,10 +391,17 @@ class HttpFront:
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
         assert endpoint is not None  # _check answers 404 without one
+        if request.method != "POST":
+            return self._refused(
+                endpoint, await self._in_session(site, endpoint, request, head, checked, responder)
+            )
         body = await _read_body(request, site.limits)
         if isinstance(body, Outcome):
             responder.closing = True
             return self._refused(endpoint, body)
+        if modern.era_of(head, body) == "legacy":
+            came = await site.legacy.post(endpoint, head, body, checked, responder)
+            return came if came.word == "challenge" else self._refused(endpoint, came)
         accepted = modern.accept_body(
             head,
             body,
@@ -386,10 +418,23 @@ class HttpFront:
             case Rejection():
                 return self._refused(endpoint, outcome(accepted))
 
+    async def _in_session(
+        self,
+        site: _Site,
+        endpoint: str,
+        request: web.BaseRequest,
+        head: modern.Head,
+        principal: Principal,
+        responder: Responder,
+    ) -> Outcome:
+        if request.method == "DELETE":
+            return await site.legacy.delete(endpoint, head, principal)
+        return await site.legacy.get(endpoint, request, head, principal, responder)
+
     def _current(self) -> _Site:
         state = self._state()
         if self._site is None or self._site.state is not state:
-            self._site = _Site(state, self._bound)
+            self._site = _Site(state, self._bound, self._metrics, self._background, self._stopping)
         return self._site
 
     def _refused(self, endpoint: str | None, refusal: Outcome) -> Outcome:
@@ -419,7 +464,8 @@ class HttpFront:
                 return _error(403, error, None, refusal.reason)
         if endpoint is None:
             return site.not_found()
-        if request.method != "POST":
+        posted = request.method == "POST"
+        if not posted and not (request.method in VERBS and modern.SESSION in head.lines):
             return _other_verb(site, request)
         if "?" in request.raw_path and "access_token" in request.query:
             error = McpError(INVALID_REQUEST, "A token belongs in the Authorization header, not in the query")
@@ -427,7 +473,7 @@ class HttpFront:
         principal = identify(headers, site.state.seal)
         if isinstance(principal, Rejection):
             return _authorization(principal)
-        if welcome is None:
+        if welcome is None and posted:
             unfit = _check_content(head, headers)
             if unfit is not None:
                 return unfit
@@ -493,7 +539,9 @@ def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
 
 
 def _only(allow: str) -> Outcome:
-    error = McpError(INVALID_REQUEST, "Only POST is served here")
+    error = McpError(
+        INVALID_REQUEST, "Only POST is served here, and to sessions of older clients GET and DELETE"
+    )
     return _error(405, error, None, "verb", {"Allow": allow})
 
 

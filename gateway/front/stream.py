@@ -133,7 +133,12 @@ class Responder:
     def done(self) -> bool:
         return self._state == "done"
 
-    def begin(self, id: bytes) -> None:
+    @property
+    def streaming(self) -> bool:
+        """Whether it is an event stream by now."""
+        return self._stream != "no"
+
+    def begin(self, id: bytes | None) -> None:
         """Note that an answer to this id is owed, and keep the client waiting for it from now on."""
         self.id = id
         self._state = "answering"
@@ -141,12 +146,25 @@ class Responder:
 
     async def emit(self, notice: Notice) -> None:
         """Send a notification ahead of the answer; after the answer it is dropped (S-19, E-33)."""
+        if self._state == "answering":
+            await self.send(jsonrpc.notification_message(notice.method, notice.params))
+
+    async def send(self, message: bytes) -> None:
+        """Send a message of any kind ahead of the answer; raises ClientGone when that is over."""
         if self._state != "answering":
-            return
-        message = jsonrpc.notification_message(notice.method, notice.params)
+            raise ClientGone
         self._send_frame(format_event(message))
         if self._request.protocol.writing_paused:
             await self._drain()
+
+    def post(self, message: bytes) -> bool:
+        """Send a message if the client takes more now; whether it was sent."""
+        return self.tell(message, b"", b"")
+
+    def open(self) -> None:
+        """Let the client see that it has an event stream, before there is anything to say."""
+        if self._stream == "no":
+            self._send_frame(KEEP_ALIVE)
 
     def tell(self, before: bytes, id: bytes, behind: bytes) -> bool:
         """Send a notification in one line if the client takes more now; whether it was sent.
@@ -172,7 +190,8 @@ class Responder:
         """Send the answer and wait until the client has taken (nearly) all of it."""
         self._state = "done"
         if self._stream != "no" or outcome.streamed:
-            self._send_frame(format_event(b"".join(outcome.body)), last=True)
+            message = b"".join(outcome.body)
+            self._send_frame(format_event(message) if message else KEEP_ALIVE, last=True)
         else:
             self._send_answer(outcome)
         if self._request.protocol.writing_paused:

@@ -38,8 +38,8 @@ CacheReason: TypeAlias = Literal[
 MODERN_VERSION = "2026-07-28"
 LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions of the initialize handshake, newest first."""
-SERVED_VERSIONS = (MODERN_VERSION,)
-"""What discover and -32022 list, newest first (S-27); the legacy front will add its own."""
+SERVED_VERSIONS = (MODERN_VERSION, "2025-11-25", "2025-06-18", "2025-03-26")
+"""What discover and -32022 list, newest first (S-27, A-02)."""
 
 META_VERSION = "io.modelcontextprotocol/protocolVersion"
 META_CLIENT_INFO = "io.modelcontextprotocol/clientInfo"

@@ -24,7 +24,18 @@ from gateway.protocol.call import (
     MODERN_VERSION,
     SERVED_VERSIONS,
     Call,
+    Era,
     RequestMeta,
+)
+from gateway.protocol.envelope import (
+    altered,
+    brief,
+    is_id,
+    method_of,
+    object_of,
+    read_id,
+    read_object,
+    repeated,
 )
 from gateway.protocol.jsonrpc import (
     HEADER_MISMATCH,
@@ -38,15 +49,13 @@ from gateway.protocol.jsonrpc import (
     Json,
     Malformed,
     McpError,
-    is_json,
     is_null,
     is_object,
-    is_utf8,
     mended,
     nests_deeper,
     split,
-    split_strict,
     text_of,
+    text_or_none,
 )
 from gateway.protocol.methods import METHODS
 from gateway.protocol.mirror import (
@@ -61,6 +70,7 @@ from gateway.protocol.mirror import (
 
 __all__ = [
     "LEGACY_VERSIONS",
+    "SESSION",
     "Head",
     "InvalidAnnotation",
     "PostedNotification",
@@ -71,10 +81,12 @@ __all__ = [
     "check_param_headers",
     "decode_value",
     "encode_value",
+    "era_of",
     "header_params",
     "mirrored",
     "read_head",
     "status_of",
+    "takes_events",
 ]
 
 _STATUS = {
@@ -116,12 +128,11 @@ def _nothing_passes(method: str) -> bool:
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-_QUOTE = ord('"')
-_INTEGER = re.compile(rb"-?[0-9]+")
 _NO_LINES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _NO_PARAMS: Mapping[str, Json] = MappingProxyType({})
 _MEMORABLE = 256
 """The longest header value that is judged once and remembered."""
+_LEGACY = frozenset(LEGACY_VERSIONS)
 _LOOKED_AT = frozenset(
     {b"accept", b"content-encoding", b"content-type", b"host", b"origin", b"x-forwarded-host"}
 )
@@ -163,6 +174,15 @@ class Head:
     """Why a mirrored header could be read in two ways (step 9, S-13)."""
     params: Lines
 
+    @property
+    def common(self) -> bool:
+        """Whether the same lines may come again and again: none mirrors an argument or names a session."""
+        return not self.params and SESSION not in self.lines
+
+
+SESSION = "session-id"
+"""The line that names a session of an older revision."""
+
 
 def status_of(code: int) -> int:
     """Return the HTTP status of an error to a modern client; 200 for what is not the client's fault."""
@@ -179,9 +199,34 @@ def read_head(raw_headers: Sequence[tuple[bytes, bytes]]) -> Head:
     if known is not None:
         return known
     head = _judged(picked)
-    if not head.params and sum(map(len, chain.from_iterable(picked))) <= _MEMORABLE_HEAD:
+    if head.common and sum(map(len, chain.from_iterable(picked))) <= _MEMORABLE_HEAD:
         _remember(_heads, picked, head)
     return head
+
+
+def era_of(head: Head, body: bytes) -> Era:
+    """Return in which era a posted body is to be read (S-02); what cannot be read is its session's to judge.
+
+    The version that every modern client states settles it at once, at the cost of one look-up.
+    """
+    stated = head.lines.get("protocol-version")
+    if stated is not None and not _LEGACY.issuperset(stated):
+        return "modern"
+    try:
+        members = split(body)
+    except Malformed:
+        try:
+            members = split(mended(body))
+        except Malformed:
+            return "legacy" if SESSION in head.lines else "modern"
+    if text_or_none(members.get("method")) == "server/discover":
+        return "modern"
+    return "modern" if META_VERSION in _inner(_inner(members, "params"), "_meta") else "legacy"
+
+
+def _inner(members: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    raw = members.get(key)
+    return split(raw) if raw is not None and is_object(raw) else _NO_PARAMS
 
 
 def accept_headers(raw_headers: Sequence[tuple[bytes, bytes]]) -> Rejection | None:
@@ -212,23 +257,24 @@ def accept_body(
     """Take a posted body through S-06, steps 6 to 15 as far as no schema is needed; never raises.
 
     `passes` says of a method that is not known here whether somebody else may serve it (K-08), `strict_tasks`
-    whether requests about tasks must have the Mcp-Name header (A-10). A request of the legacy era meets the
-    answers of a server that does not speak it.
+    whether requests about tasks must have the Mcp-Name header (A-10). What `era_of` calls legacy has no place
+    here.
     """
     sent = body
     try:
-        body, members = _read(body)
+        body, members = read_object(body)
     except DuplicateKey as error:
-        return _duplicate(error)
+        told, id = repeated(error)
+        return Rejection(400, told, id)
     except McpError as error:
         return Rejection(status_of(error.code), error)
-    id = _id(members)
+    id = read_id(members)
     try:
-        if body is not sent and _altered(sent, body, "params", "_meta", META_PROGRESS_TOKEN):
+        if body is not sent and altered(sent, body, "params", "_meta", META_PROGRESS_TOKEN):
             raise McpError(INVALID_PARAMS, f"params._meta.{META_PROGRESS_TOKEN} holds half a character")
         if nests_deeper(body, depth):
             raise McpError(INVALID_REQUEST, f"The body nests more than {depth} levels deep")
-        method = _method(members, id)
+        method = method_of(members, id)
         if id is None:
             return _notification(method, members, head.lines)
         return _call(id, method, members, head, passes, strict_tasks)
@@ -241,91 +287,13 @@ def accept_body(
 # The ladder of accept, rung by rung
 
 
-def _read(body: bytes) -> tuple[bytes, Mapping[str, Json]]:
-    """Return the body, mended if it had to be, and the members of the one object it is (steps 6, 7)."""
-    if not is_utf8(body):
-        raise McpError(PARSE_ERROR, "The body is not UTF-8")
-    try:
-        return body, split_strict(body)
-    except DuplicateKey:
-        raise
-    except Malformed as error:
-        whole = mended(body)
-        if whole != body:
-            if _altered(body, whole, "id"):
-                raise McpError(INVALID_REQUEST, "id holds half a character") from None
-            return _read(whole)
-        raise _unreadable(body, str(error)) from None
-
-
-def _altered(body: bytes, whole: bytes, *path: str) -> bool:
-    """Whether mending the body changed this member, which must go back as it came (E-04, E-33)."""
-    return _at(whole, path) != _at(mended(body, b"?"), path)
-
-
-def _at(raw: Json, path: Sequence[str]) -> bytes | None:
-    for name in path:
-        try:
-            found = split(raw).get(name)
-        except Malformed:
-            return None
-        if found is None:
-            return None
-        raw = found
-    return bytes(raw)
-
-
-def _unreadable(body: bytes, reason: str) -> McpError:
-    if not body.strip():
-        return McpError(PARSE_ERROR, "The body is empty")
-    try:
-        if not is_json(body):
-            return McpError(PARSE_ERROR, f"The body is not JSON: {reason}")
-    except Malformed as error:
-        return McpError(INVALID_REQUEST, f"The body cannot be read: {error}")
-    if body.lstrip()[:1] == b"[":
-        return McpError(INVALID_REQUEST, "The body is a batch; post each message on its own")
-    return McpError(INVALID_REQUEST, "The body is not a JSON object")
-
-
-def _duplicate(error: DuplicateKey) -> Rejection:
-    """Answer an envelope that names a member twice, to its id if that is beyond doubt."""
-    id = None if "id" in error.names else _id(error.members)
-    return Rejection(400, McpError(INVALID_REQUEST, f"The message names {_names(error)} twice"), id)
-
-
-def _id(members: Mapping[str, Json]) -> bytes | None:
-    raw = members.get("id")
-    if raw is None:
-        return None
-    text = bytes(raw)
-    return text if text.isdigit() or _is_id(text) else None
-
-
-def _method(members: Mapping[str, Json], id: bytes | None) -> str:
-    """Return the method of what is one request or one notification (step 7, E-03, E-07)."""
-    version = members.get("jsonrpc")
-    if version is None or (bytes(version) != b'"2.0"' and text_of(version) != "2.0"):
-        raise McpError(INVALID_REQUEST, 'jsonrpc is not "2.0"')
-    if "id" in members and id is None:
-        raise McpError(INVALID_REQUEST, "id is neither a string nor an integer")
-    if "method" not in members:
-        if "result" in members or "error" in members:
-            raise McpError(INVALID_REQUEST, "The message is a response; the gateway asks clients nothing")
-        raise McpError(INVALID_REQUEST, "method is missing")
-    method = text_of(members["method"])
-    if method is None:
-        raise McpError(INVALID_REQUEST, "method is not a string")
-    return method
-
-
 def _notification(method: str, members: Mapping[str, Json], lines: Lines) -> PostedNotification:
     for version in lines.get("protocol-version", ()):
-        if version not in SERVED_VERSIONS:
+        if version != MODERN_VERSION:
             raise _unsupported(version)
     params = members.get("params")
     if not is_null(params):
-        _object(params, "params")
+        object_of(params, "params")
     return PostedNotification(method)
 
 
@@ -344,7 +312,7 @@ def _call(
     bare = _bare.get((head, method, text))
     if bare is not None:
         return Call(id, method, _NO_PARAMS, bare, head.params)
-    params = {} if is_null(raw_params) else _object(raw_params, "params")
+    params = {} if is_null(raw_params) else object_of(raw_params, "params")
     raw_meta = params.pop("_meta", None)
     meta = None if raw_meta is None or len(raw_meta) > _MEMORABLE_META else _metas.get(bytes(raw_meta))
     if meta is not None:
@@ -353,11 +321,11 @@ def _call(
         meta = _read_meta(method, params, raw_meta, head.lines)
     row = METHODS.get(method)
     if row is None and passes(method):
-        return Call(id, method, _passed(params), meta, name_header=_name_header(head.lines))
+        return Call(id, method, passed(params), meta, name_header=_name_header(head.lines))
     if strict_tasks and row is not None and row.kind == "task":
         _single(head.lines, "name")
-    _check_params(method, params)
-    _drop_look_alikes(params)
+    check_params(method, params)
+    drop_look_alikes(params)
     if text and not params and _says_nothing_else(meta):
         _remember(_bare, (head, method, text), meta)
     return Call(id, method, params, meta, head.params)
@@ -382,13 +350,13 @@ def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 def _read_meta(method: str, params: Mapping[str, Json], raw: Json | None, lines: Lines) -> RequestMeta:
     """Return `_meta` read, when it and the headers that mirror it are in order (steps 10 to 13)."""
-    meta = {} if is_null(raw) else _object(raw, "params._meta")
+    meta = {} if is_null(raw) else object_of(raw, "params._meta")
     _check_presence(method, params, meta, lines)
     version = text_of(meta[META_VERSION])
     if version is None:
         raise McpError(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] is not a string")
     _check_agreement(method, version, params, lines)
-    if version not in SERVED_VERSIONS:
+    if version != MODERN_VERSION:
         raise _unsupported(version)
     read = _request_meta(version, meta)
     if raw is not None and len(raw) <= _MEMORABLE_META and _says_nothing_else(read):
@@ -407,8 +375,6 @@ def _check_presence(method: str, params: Mapping[str, Json], meta: Mapping[str, 
     missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
     if missing[0] == META_VERSION:
         stated = lines.get("protocol-version", (None,))[0]
-        if method == "initialize" and (stated is None or stated in LEGACY_VERSIONS):
-            raise _unsupported(text_of(params.get("protocolVersion")) or "")
         if stated is not None and stated not in SERVED_VERSIONS:
             raise _unsupported(stated)
     raise McpError(INVALID_PARAMS, f"params._meta lacks {' and '.join(map(repr, missing))}")
@@ -454,7 +420,7 @@ def _unsupported(requested: str) -> McpError:
     """
     supported = [MODERN_VERSION] if requested in LEGACY_VERSIONS else list(SERVED_VERSIONS)
     message = f"Unsupported protocol version; supported: {', '.join(supported)}"
-    data = {"supported": supported, "requested": _brief(requested)}
+    data = {"supported": supported, "requested": brief(requested)}
     return McpError.with_data(UNSUPPORTED_PROTOCOL_VERSION, message, data)
 
 
@@ -466,10 +432,16 @@ def _request_meta(version: str, meta: Mapping[str, Json]) -> RequestMeta:
     client_info = meta.get(META_CLIENT_INFO)
     if client_info is not None and not (is_object(client_info) or is_null(client_info)):
         raise McpError(INVALID_PARAMS, f"params._meta[{META_CLIENT_INFO!r}] is not an object")
-    vendor = {
+    return RequestMeta(
+        version, bytes(capabilities), _log_level(meta), progress_token(meta), vendor_meta(meta)
+    )
+
+
+def vendor_meta(meta: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the members of a request's `_meta` that no hop owns (E-24)."""
+    return {
         key: raw for key, raw in meta.items() if key not in HOP_META and key.casefold() not in _FOLDED_META
     }
-    return RequestMeta(version, bytes(capabilities), _log_level(meta), _progress_token(meta), vendor)
 
 
 def _log_level(meta: Mapping[str, Json]) -> str | None:
@@ -484,23 +456,24 @@ def _log_level(meta: Mapping[str, Json]) -> str | None:
     return level
 
 
-def _progress_token(meta: Mapping[str, Json]) -> Json | None:
+def progress_token(meta: Mapping[str, Json]) -> Json | None:
+    """Return the token that progress is asked for with; raises McpError for one that is none (E-33)."""
     token = meta.get(META_PROGRESS_TOKEN)
     if token is None or is_null(token):
         return None
-    if not _is_id(token):
+    if not is_id(token):
         raise McpError(
             INVALID_PARAMS, f"params._meta.{META_PROGRESS_TOKEN} is neither a string nor an integer"
         )
     return token
 
 
-def _check_params(method: str, params: dict[str, Json]) -> None:
+def check_params(method: str, params: dict[str, Json]) -> None:
     """Refuse a method that is not served, and params that cannot even be routed (steps 14, 15)."""
     row = METHODS.get(method)
     if row is None:
         hint = f"; this server speaks {', '.join(SERVED_VERSIONS)}" if method == "initialize" else ""
-        raise McpError(METHOD_NOT_FOUND, f"Method not found: {_brief(method)}{hint}")
+        raise McpError(METHOD_NOT_FOUND, f"Method not found: {brief(method)}{hint}")
     if row.named_by is not None and text_of(params.get(row.named_by)) is None:
         wrong = "is missing" if row.named_by not in params else "is not a string"
         raise McpError(INVALID_PARAMS, f"params.{row.named_by} {wrong}")
@@ -512,7 +485,7 @@ def _check_params(method: str, params: dict[str, Json]) -> None:
             del params["arguments"]  # as good as absent (E-26), and strict peers refuse it (E-28)
 
 
-def _drop_look_alikes(params: dict[str, Json]) -> None:
+def drop_look_alikes(params: dict[str, Json]) -> None:
     """Drop members that a reader who ignores case, as Go's does, would take for known ones."""
     if params.keys() <= _PARAMS:
         return
@@ -520,7 +493,7 @@ def _drop_look_alikes(params: dict[str, Json]) -> None:
         del params[name]
 
 
-def _passed(params: dict[str, Json]) -> dict[str, Json]:
+def passed(params: dict[str, Json]) -> dict[str, Json]:
     """Return the params of a method that is not known here: all of them but what may be taken for ours."""
     return {name: raw for name, raw in params.items() if name.casefold() != "_meta"}
 
@@ -532,32 +505,8 @@ def _name_header(lines: Lines) -> str | None:
         return None
 
 
-def _object(raw: Json | None, where: str) -> dict[str, Json]:
-    """Return the members of an object of the envelope, none of them named twice."""
-    if raw is None or not is_object(raw):
-        raise McpError(INVALID_PARAMS, f"{where} is not an object")
-    try:
-        members: dict[str, Json] = {**split_strict(raw)}
-    except DuplicateKey as error:
-        raise McpError(INVALID_REQUEST, f"{where} names {_names(error)} twice") from None
-    return members
-
-
-def _is_id(raw: Json) -> bool:
-    """Whether a value of valid JSON is a string or an integer as JSON writes one, of any size (E-03)."""
-    return memoryview(raw)[0] == _QUOTE or _INTEGER.fullmatch(raw) is not None
-
-
-def _names(error: DuplicateKey) -> str:
-    return ", ".join(repr(_brief(name)) for name in sorted(error.names)[:3])
-
-
 def _header(name: str) -> str:
     return "MCP-Protocol-Version" if name == "protocol-version" else f"Mcp-{name.title()}"
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= 64 else text[:63] + "…"
 
 
 # Header lines
@@ -623,10 +572,17 @@ def _posts_json(line: bytes) -> bool:
 def _takes_both(line: bytes) -> bool:
     """Whether Accept admits JSON and an event stream (S-15); of the ranges that fit, the closest decides."""
     ranges = dict(filter(None, map(_media_range, line.decode("latin-1").lower().split(","))))
-    return not ranges or all(
-        ranges.get(kind, ranges.get(f"{kind.partition('/')[0]}/*", ranges.get("*/*", False)))
-        for kind in ("application/json", "text/event-stream")
-    )
+    return not ranges or all(_admits(ranges, kind) for kind in ("application/json", "text/event-stream"))
+
+
+def takes_events(lines: Sequence[str]) -> bool:
+    """Whether these lines of Accept let an event stream in, as a GET needs it (X-24)."""
+    ranges = dict(filter(None, map(_media_range, ",".join(lines).lower().split(","))))
+    return not ranges or _admits(ranges, "text/event-stream")
+
+
+def _admits(ranges: Mapping[str, bool], kind: str) -> bool:
+    return ranges.get(kind, ranges.get(f"{kind.partition('/')[0]}/*", ranges.get("*/*", False)))
 
 
 def _media_range(text: str) -> tuple[str, bool] | None:

@@ -57,6 +57,8 @@ REJECTIONS = frozenset(
         "version",
         "params",
         "method",
+        "session",
+        "sessions",
     }
 )
 """Why a request did not become a call."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.protocol.call import SERVED_VERSIONS
 from tests.support.running import Clock, running
 from tests.support.scripted import META, ScriptedUpstream, error, result, status
 
@@ -16,7 +17,7 @@ async def test_capabilities_are_the_union_and_the_name_is_ours():
         identity = {"name": "acme", "title": "Acme"}
         async with running({"alpha": alpha, "gamma": gamma}, identity=identity) as gateway:
             said = (await gateway.ask("server/discover")).result
-            assert said["supportedVersions"] == ["2026-07-28"]
+            assert said["supportedVersions"] == list(SERVED_VERSIONS)
             assert said["capabilities"].keys() == {"tools", "prompts", "logging"}
             info = said["_meta"][f"{META}serverInfo"]
             assert (info["name"], info["title"]) == ("acme", "Acme")
@@ -124,6 +125,6 @@ async def test_nothing_an_upstream_says_of_itself_can_break_the_merged_answer():
         alpha.on("server/discover", result(odd))
         async with running({"alpha": alpha, "beta": beta}) as gateway:
             said = (await gateway.ask("server/discover")).result
-            assert said["supportedVersions"] == ["2026-07-28"]
+            assert said["supportedVersions"] == list(SERVED_VERSIONS)
             assert said["instructions"].count('<server name="beta"') == 1
             assert isinstance(said["capabilities"]["tools"], dict)

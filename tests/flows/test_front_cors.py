@@ -33,7 +33,7 @@ async def test_a_preflight_is_answered_before_authentication() -> None:
     assert (reply.status, reply.body) == (204, b"")
     assert reply.header("access-control-allow-origin") == APP
     assert reply.header("vary") == "Origin"
-    assert reply.header("access-control-allow-methods") == "POST"
+    assert reply.header("access-control-allow-methods") == "GET, POST, DELETE"
     allowed = (reply.header("access-control-allow-headers") or "").split(", ")
     assert {"authorization", "content-type", "accept", "mcp-protocol-version", "mcp-method"} <= set(allowed)
     assert "mcp-param-region" in allowed

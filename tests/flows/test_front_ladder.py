@@ -184,11 +184,13 @@ async def test_other_verbs_are_told_what_is_allowed(verb: str) -> None:
     """S-05."""
     async with serving(Answers()) as gateway:
         reply = await gateway.ask(post(verb=verb))
-    assert (reply.status, reply.header("allow")) == (405, "POST")
+    assert (reply.status, reply.header("allow")) == (405, "GET, POST, DELETE")
 
 
 @pytest.mark.parametrize("verb", ["FOO", "post", "Get", "X-Y"])
-@pytest.mark.parametrize(("origins", "allow"), [([], "POST"), (["http://a.example"], "POST, OPTIONS")])
+@pytest.mark.parametrize(
+    ("origins", "allow"), [([], "GET, POST, DELETE"), (["http://a.example"], "GET, POST, DELETE, OPTIONS")]
+)
 async def test_a_verb_that_nobody_knows_is_a_405(verb: str, origins: list[str], allow: str) -> None:
     """S-05: the parser stumbles over it before it reads any further, so the connection closes."""
     async with serving(Answers(), cors={"origins": origins}) as gateway, gateway.connect() as client:

@@ -19,8 +19,13 @@ from typing import Any
 
 from gateway import config
 from gateway.front.http import FrontState, HttpFront, Pipeline
+from gateway.front.legacy_sessions import Sessions
 from gateway.protocol.call import Answer, Call, Emit, Notice, Principal, Sink
+from gateway.protocol.jsonrpc import Json
+from gateway.support.bus import LocalBus
+from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
+from gateway.support.notebook import LocalNotebook
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
@@ -76,6 +81,9 @@ class Answers:
     def passes(self, method: str) -> bool:
         """Whether an upstream may serve what is not known here: none does."""
         return False
+
+    async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
+        """Whether somebody tells of a resource: somebody does."""
 
 
 class Listens(Answers):
@@ -239,7 +247,11 @@ def settings(**members: Any) -> config.Config:
 def state(pipeline: Pipeline | Mapping[str, Pipeline], **members: Any) -> FrontState:
     """Return what one configuration means to the front: a pipeline at /mcp, or several by path."""
     pipelines = pipeline if isinstance(pipeline, Mapping) else {"/mcp": pipeline}
-    return FrontState(settings(**members), pipelines, Seal(["0123456789abcdef0123456789abcdef"]))
+    configured, seal = settings(**members), Seal(["0123456789abcdef0123456789abcdef"])
+    sessions = Sessions(
+        configured, seal=seal, notebook=LocalNotebook(), mailbox=LocalMailbox(), bus=LocalBus()
+    )
+    return FrontState(configured, pipelines, seal, sessions)
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@
         async with gateway.open("tools/call", {"name": "alpha__add"}) as exchange:   # a call to be watched
             assert (await exchange.event())["method"] == "notifications/progress"
 
-`clock=Clock()` gives all of the gateway a clock that a test sets. Upstreams are probed without pauses, so
-that one that comes back is noticed at once.
+`clock=Clock()` gives all of the gateway a clock that a test sets, `wall_clock` one to sessions and to what
+is sealed. Upstreams are probed without pauses, so that one that comes back is noticed at once.
 """
 
 import asyncio
@@ -379,12 +379,14 @@ async def running(
     upstreams: Mapping[str, ScriptedUpstream | Mapping[str, Any] | str],
     *,
     clock: Clock | None = None,
+    wall_clock: Clock | None = None,
     pace: Pace = QUICK,
     settled: bool = True,
     **members: Any,
 ) -> AsyncIterator[Running]:
     """Run the gateway; by default every upstream has been tried once when the block begins."""
-    timing: dict[str, Any] = {} if clock is None else {"clock": clock}
+    clocks = {"clock": clock, "wall_clock": wall_clock}
+    timing: dict[str, Any] = {name: one for name, one in clocks.items() if one is not None}
     gateway = app.Gateway(app.build(settings(upstreams, **members), pace=pace, **timing))
     addresses = await gateway.start()
     try:

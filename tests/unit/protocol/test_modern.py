@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from gateway.protocol import modern
 from gateway.protocol.call import (
     HOP_META,
+    LEGACY_VERSIONS,
     LOG_LEVELS,
     META_CAPABILITIES,
     META_CLIENT_INFO,
     META_LOG_LEVEL,
     META_VERSION,
+    SERVED_VERSIONS,
     Call,
 )
 from gateway.protocol.jsonrpc import (
@@ -33,6 +35,7 @@ from gateway.protocol.modern import (
     Rejection,
     accept,
     accept_headers,
+    era_of,
     read_head,
     status_of,
 )
@@ -506,13 +509,19 @@ def unsupported(came: Accepted) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.parametrize("version", ["v999.0.0", "2027-01-01", "2025-11-25", ""])
-@pytest.mark.parametrize("meta", ["same", ABSENT, {}])
+@pytest.mark.parametrize(
+    ("version", "meta"),
+    [
+        *[(version, meta) for version in ("v999.0.0", "2027-01-01", "") for meta in ("same", ABSENT, {})],
+        ("2025-11-25", "same"),
+    ],
+)
 def test_an_unsupported_version_is_told_what_is_supported(version: str, meta: object) -> None:
     """In header and envelope (S-09), or in the header alone (S-08)."""
     stated = META | {META_VERSION: version} if meta == "same" else meta
     came = accept(headers(mcp_protocol_version=version), body(meta=stated))
-    assert unsupported(came) == {"supported": [VERSION], "requested": version}
+    supported = [VERSION] if version in LEGACY_VERSIONS else list(SERVED_VERSIONS)
+    assert unsupported(came) == {"supported": supported, "requested": version}
 
 
 def test_a_version_that_contradicts_itself_is_a_header_mismatch() -> None:
@@ -525,20 +534,56 @@ def test_a_version_that_contradicts_itself_is_a_header_mismatch() -> None:
     assert refused(came) == (400, HEADER_MISMATCH, b"1")
 
 
-@pytest.mark.parametrize("stated", [None, "2025-11-25", "2024-11-05"])
-def test_the_legacy_handshake_is_told_what_is_supported(stated: str | None) -> None:
-    """S-02 (4) to a server that speaks one era."""
-    params = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "x", "version": "1"},
-    }
-    came = accept(
-        headers(mcp_protocol_version=stated, mcp_method=None), body("initialize", params, meta=ABSENT)
-    )
-    assert unsupported(came) == {"supported": [VERSION], "requested": "2025-11-25"}
-    came = accept(headers(mcp_protocol_version=stated), body("initialize", params=ABSENT))
-    assert unsupported(came) == {"supported": [VERSION], "requested": ""}
+HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "stated", "meta", "era"),
+    [
+        ("tools/list", VERSION, ABSENT, "modern"),  # the header alone says so (1)
+        ("initialize", VERSION, ABSENT, "modern"),
+        ("tools/list", "v999.0.0", ABSENT, "modern"),
+        ("tools/list", None, META, "modern"),  # the envelope (2)
+        ("initialize", None, META, "modern"),  # A-33
+        ("initialize", "2025-11-25", META, "modern"),
+        ("tools/list", "2025-11-25", {META_VERSION: "2025-11-25"}, "modern"),  # S-09
+        ("server/discover", None, ABSENT, "modern"),  # the method (3)
+        ("server/discover", "2025-06-18", ABSENT, "modern"),
+        ("initialize", None, ABSENT, "legacy"),  # the handshake (4)
+        ("initialize", "2025-11-25", ABSENT, "legacy"),
+        ("initialize", "2024-11-05", ABSENT, "legacy"),
+        ("tools/list", None, ABSENT, "legacy"),  # everything else (5)
+        ("tools/list", "2025-03-26", ABSENT, "legacy"),
+        ("tools/list", None, {"progressToken": 1}, "legacy"),
+        ("ping", None, None, "legacy"),
+        ("notifications/initialized", None, ABSENT, "legacy"),
+    ],
+)
+def test_the_era_of_a_message_is_told_by_the_first_sign(
+    method: str, stated: str | None, meta: Any, era: str
+) -> None:
+    """S-02, in its order."""
+    posted = body(method, HANDSHAKE, meta=meta)
+    assert era_of(read_head(headers(mcp_protocol_version=stated, mcp_method=None)), posted) == era
+
+
+@pytest.mark.parametrize(
+    ("text", "in_session", "era"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', False, "legacy"),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', True, "legacy"),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', False, "modern"),
+        (b'{"method":"tools/call","params":{"name":"\\ud83d"}}', False, "legacy"),
+        (b'{"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":1,"x":"\\ud83d"}}}', True, "modern"),
+        (b"nonsense", True, "legacy"),
+        (b"nonsense", False, "modern"),
+    ],
+)
+def test_the_era_of_what_is_no_request(text: bytes, in_session: bool, era: str) -> None:
+    """Responses exist in the legacy era alone, and what cannot be read belongs to its session."""
+    lines = headers(mcp_protocol_version=None, mcp_method=None)
+    lines += [(b"Mcp-Session-Id", b"s")] if in_session else []
+    assert era_of(read_head(lines), text) == era
 
 
 @pytest.mark.parametrize("method", ["tools/list", "ping", "server/discover", "notifications/initialized"])

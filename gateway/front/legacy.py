@@ -1,0 +1,294 @@
+"""Clients of older revisions over HTTP: sessions, batches, the standing stream and the end (X-20 to X-25).
+
+What they say is understood in front/legacy_talk.py; here it is taken out of HTTP and put back into it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from aiohttp import hdrs, web
+
+from gateway import config
+from gateway.front.legacy_sessions import Session, Sessions, TooMany
+from gateway.front.legacy_talk import Pipeline, Talk, Told
+from gateway.front.stream import Outcome, Responder
+from gateway.protocol import jsonrpc, legacy_client, methods, modern
+from gateway.protocol.call import Challenge, Principal
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
+from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
+from gateway.support.metrics import Metrics
+from gateway.support.notebook import Unavailable
+from gateway.support.tasks import Background
+
+log = logging.getLogger(__name__)
+
+VERBS = frozenset({"GET", "DELETE"})
+"""What is served beside POST, to sessions (S-05)."""
+
+_HEADER = b"Mcp-Session-Id: %b\r\n"
+_RETRY = 5
+"""Seconds after which it makes sense to try again what there was no room for."""
+_TAKEN = Outcome(202, word="notification")
+_NO_MORE = Outcome(200, word="cancelled", streamed=True)
+"""The end of a stream without an answer."""
+
+
+class LegacyFront:
+    """Serves the sessions of all endpoints."""
+
+    def __init__(
+        self,
+        pipelines: Mapping[str, Pipeline],
+        settings: config.Config,
+        sessions: Sessions,
+        metrics: Metrics,
+        *,
+        background: Background,
+        stopping: asyncio.Event,
+        challenged: Callable[[Challenge, bytes | None], Outcome],
+    ) -> None:
+        """`challenged` makes HTTP of an upstream's refusal of the caller's own credential."""
+        self._depth = settings.limits.depth
+        self._sessions = sessions
+        self._metrics = metrics
+        self._background = background
+        self._challenged = challenged
+        self._talks = {
+            path: Talk(path, pipeline, settings, sessions, background=background, stopping=stopping)
+            for path, pipeline in pipelines.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"<LegacyFront {self._sessions!r}>"
+
+    def sweep(self) -> None:
+        """Forget what was idle for too long."""
+        self._sessions.sweep()
+
+    def close(self) -> None:
+        """End what goes on in sessions without anybody waiting for it."""
+        self._sessions.close()
+
+    # The verbs
+
+    async def post(
+        self, endpoint: str, head: modern.Head, body: bytes, principal: Principal, responder: Responder
+    ) -> Outcome:
+        """Answer what is posted."""
+        ids = head.lines.get(modern.SESSION, ())
+        if not ids or body.lstrip()[:1] != b"[":
+            message = legacy_client.read_message(body, self._depth)
+            if isinstance(message, Asked) and message.method == "initialize":
+                return await self._initialize(endpoint, head, message, principal, responder)
+            if not ids:
+                return self._outside(message)
+        session = await self._find(endpoint, ids, principal)
+        if not isinstance(session, Session):
+            return session
+        came = legacy_client.read_messages(body, session.held.dialect, self._depth)
+        if isinstance(came, list):
+            return await self._batch(endpoint, session, came, responder)
+        return await self._one(endpoint, session, came, responder)
+
+    async def get(
+        self,
+        endpoint: str,
+        request: web.BaseRequest,
+        head: modern.Head,
+        principal: Principal,
+        responder: Responder,
+    ) -> Outcome:
+        """Keep a session's standing stream open, in the place of the one it had (A-46)."""
+        if not modern.takes_events(request.headers.getall(hdrs.ACCEPT, ())):
+            return _refused(406, "Not Acceptable: Accept must admit text/event-stream", "accept")
+        session = await self._find(endpoint, head.lines[modern.SESSION], principal)
+        if not isinstance(session, Session):
+            return session
+        responder.begin(None)
+        stream = self._talks[endpoint].stream(session, responder)
+        try:
+            if await self._sessions.take_stream(session, stream):
+                responder.open()
+                await stream.run()
+        except asyncio.CancelledError:
+            if not responder.stopped:
+                raise
+        finally:
+            stream.close()
+            self._background.start(self._sessions.leave_stream(session, stream), name="legacy stream's end")
+        return _NO_MORE
+
+    async def delete(self, endpoint: str, head: modern.Head, principal: Principal) -> Outcome:
+        """End a session."""
+        session = await self._find(endpoint, head.lines[modern.SESSION], principal)
+        if not isinstance(session, Session):
+            return session
+        try:
+            await self._sessions.end(session)
+        except Unavailable as error:
+            log.warning("a session could not be ended: %s", error)
+            return _busy("The session cannot be ended at the moment")
+        return Outcome(204, word="session")
+
+    # One message
+
+    async def _initialize(
+        self, endpoint: str, head: modern.Head, asked: Asked, principal: Principal, responder: Responder
+    ) -> Outcome:
+        wanted = legacy_client.asked_version(asked.params)
+        if any(stated != wanted for stated in head.lines.get("protocol-version", ())):  # X-04
+            error = McpError(INVALID_REQUEST, "The MCP-Protocol-Version header differs from the body")
+            return _error(400, error, asked.id, "header_mismatch")
+        responder.begin(asked.id)
+        with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
+            try:
+                told, token = await self._talks[endpoint].initialize(asked, principal)
+            except TooMany as full:
+                counted.word = "error"
+                return _busy(str(full), asked.id)
+            counted.word = told.word
+            if token is not None:
+                responder.extra_head += _HEADER % token.encode()
+            return self._outcome(told, asked.id)
+
+    def _outside(self, message: Message) -> Outcome:
+        """Answer what is said without a session: before it may come a ping alone (X-05, X-21)."""
+        if isinstance(message, Asked) and message.method == "ping":
+            return Outcome(200, jsonrpc.result_pieces(message.id, b"{}"))
+        if isinstance(message, Unreadable):
+            return _unreadable(message)
+        id = message.id if isinstance(message, Asked) else None
+        error = McpError(INVALID_REQUEST, "There is no Mcp-Session-Id header: initialize first")
+        return _error(400, error, id, "session")
+
+    async def _one(self, endpoint: str, session: Session, message: Message, responder: Responder) -> Outcome:
+        match message:
+            case Asked():
+                responder.begin(message.id)
+                told = await self._told(endpoint, session, message, responder)
+                return self._outcome(told, message.id)
+            case Unreadable():
+                return _unreadable(message)
+            case _:
+                await self._taken(endpoint, session, message)
+                return _TAKEN
+
+    async def _taken(self, endpoint: str, session: Session, message: Noted | Answered) -> None:
+        """Take in what needs no answer."""
+        talk = self._talks[endpoint]
+        if isinstance(message, Noted):
+            await talk.note(session, message)
+        else:
+            await talk.answer(session, message)
+
+    async def _told(self, endpoint: str, session: Session, asked: Asked, responder: Responder) -> Told:
+        with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
+            told = await self._talks[endpoint].ask(session, asked, responder)
+            counted.word = told.word
+            return told
+
+    # Several messages
+
+    async def _batch(
+        self, endpoint: str, session: Session, messages: list[Message], responder: Responder
+    ) -> Outcome:
+        """Answer each message on its own: in one array, or as events once there is a stream (X-60)."""
+        refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]
+        asked = [one for one in messages if isinstance(one, Asked)]
+        for one in messages:
+            if isinstance(one, Noted | Answered):
+                await self._taken(endpoint, session, one)
+        if not asked and not refusals:
+            return _TAKEN
+        responder.begin(None)
+        answers = [b"".join(body) for body in refusals]
+        told = await asyncio.gather(*(self._told(endpoint, session, one, responder) for one in asked))
+        answers += [
+            b"".join(one.message or self._challenge(one, asked[number].id))
+            for number, one in enumerate(told)
+            if one.message is not None
+        ]
+        if not answers:
+            return _NO_MORE
+        if not responder.streaming:
+            return Outcome(200, (array(answers),))
+        for answer in answers[:-1]:
+            await responder.send(answer)
+        return Outcome(200, (answers[-1],))
+
+    def _challenge(self, told: Told, id: bytes) -> Iterable[jsonrpc.Json]:
+        assert told.challenge is not None
+        return self._challenged(told.challenge, id).body
+
+    # Outcomes
+
+    async def _find(self, endpoint: str, ids: tuple[str, ...], principal: Principal) -> Session | Outcome:
+        if len(ids) > 1:
+            error = McpError(INVALID_REQUEST, "There is more than one Mcp-Session-Id header")
+            return _error(400, error, None, "session")
+        try:
+            session = await self._sessions.find(ids[0], endpoint, principal)
+        except TooMany as full:
+            return _busy(str(full))
+        if session is None:
+            error = McpError(INVALID_REQUEST, "There is no such session, or not any more: initialize again")
+            return _error(404, error, None, "session")
+        return session
+
+    def _outcome(self, told: Told, id: bytes) -> Outcome:
+        """Return an answer as HTTP; whatever came of a method, its status is 200 (E-17)."""
+        if told.challenge is not None:
+            return self._challenged(told.challenge, id)
+        if told.message is None:
+            return _NO_MORE
+        return Outcome(200, told.message, told.word)
+
+
+class _Counted:
+    """Counts a request in and out."""
+
+    def __init__(self, metrics: Metrics, endpoint: str, method: str, responder: Responder) -> None:
+        self._metrics = metrics
+        self._endpoint = endpoint
+        self._method = method
+        self._responder = responder
+        self._started = 0.0
+        self.word = "cancelled"
+
+    def __enter__(self) -> "_Counted":
+        self._metrics.exchange_started(self._endpoint)
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        word = "stopping" if self._responder.stopped else self.word
+        seconds = time.monotonic() - self._started
+        self._metrics.exchange(self._endpoint, self._method, word, seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            name = methods.label(self._method)
+            log.debug("%s %s: %s in %.1f ms", self._endpoint, name, word, seconds * 1000)
+
+
+def _error(
+    status: int,
+    error: McpError,
+    id: bytes | None,
+    word: str,
+    headers: Mapping[str, str] | None = None,
+) -> Outcome:
+    return Outcome(status, (jsonrpc.error_message(id, error),), word, headers or {})
+
+
+def _unreadable(message: Unreadable) -> Outcome:
+    return _error(400, message.error, message.id, "envelope")
+
+
+def _refused(status: int, text: str, word: str) -> Outcome:
+    return Outcome(status, (f"{text}\n".encode(),), word, content_type="text/plain; charset=utf-8")
+
+
+def _busy(reason: str, id: bytes | None = None) -> Outcome:
+    error = McpError(INTERNAL_ERROR, reason)
+    return _error(503, error, id, "sessions", {"Retry-After": str(_RETRY)})

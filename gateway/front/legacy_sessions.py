@@ -1,0 +1,552 @@
+"""Keeps the sessions of clients of older revisions, so that any replica with the same keys serves them.
+
+What the handshake settled travels in the session's id, which is sealed and bound to endpoint and credential
+(X-20). What changes later is in the notebook that replicas share: the log level, the resources asked for, and
+whether the session has ended. What runs at the moment, a call or a stream, is here.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+
+import msgspec
+
+from gateway import config
+from gateway.front.legacy_stream import Stream
+from gateway.protocol.call import LOG_LEVELS, Partition, Principal
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, Json, McpError, text_or_none
+from gateway.protocol.legacy_client import Answered, Handshake
+from gateway.support.bus import Bus
+from gateway.support.mailbox import Mailbox, Tell, Unreachable
+from gateway.support.notebook import Notebook, Unavailable
+from gateway.support.seal import Seal, SealBroken
+
+log = logging.getLogger(__name__)
+
+_TOKEN = "legacy session"
+_QUESTION = "legacy question"
+_NOTE = "legacy session"
+_URIS = "legacy resources"
+_STREAMS = "legacy streams"
+_CANCEL = "legacy cancel"
+_END = "legacy end"
+_ANSWER = "legacy answer"
+_REFRESH = "legacy refresh"
+_REPLACE = "legacy replace"
+
+_ENDED = b"ended"
+_RANDOM = 16
+_PATIENCE = 5.0
+"""Seconds that another replica may take to see to its stream, or to take an answer."""
+_MOST_STREAMS = 64
+"""More replicas than this do not hold streams of one session at once."""
+
+
+class TooMany(Exception):
+    """There are as many sessions as there may be."""
+
+    def __str__(self) -> str:
+        return "There are too many sessions; the setting `limits.sessions` allows more"
+
+
+class _Claims(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What a session's id says, to those who can open it."""
+
+    random: bytes
+    started: float
+    held: Handshake
+
+
+class _Reply(msgspec.Struct, array_like=True):
+    """An answer on its way to the replica that waits for it."""
+
+    session: str
+    number: str
+    result: bytes | None
+    error: tuple[int, str, bytes | None] | None = None
+
+
+class Work:
+    """A request that is being worked on."""
+
+    __slots__ = ("task", "withdrawn")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[object] | None = None
+        self.withdrawn = False
+        """Whether the client has taken it back: it gets no answer then."""
+
+    def withdraw(self) -> None:
+        self.withdrawn = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Session:
+    """One client's session, as far as this process has to do with it."""
+
+    __slots__ = (
+        "endpoint",
+        "held",
+        "key",
+        "level",
+        "principal",
+        "questions",
+        "running",
+        "seen",
+        "stream",
+    )
+
+    def __init__(self, key: str, endpoint: str, held: Handshake, principal: Principal, seen: float) -> None:
+        """`key` is a keyed hash of what is random in its id; `principal` is whose it is."""
+        self.key = key
+        self.endpoint = endpoint
+        self.held = held
+        self.principal = principal
+        self.seen = seen
+        """When it was last heard of here."""
+        self.level: str | None = None
+        """From which level on log messages are sent; None = none."""
+        self.running: dict[bytes, Work] = {}
+        self.questions: dict[str, asyncio.Future[Answered]] = {}
+        """What the client was asked here and has not answered yet."""
+        self.stream: Stream | None = None
+
+    def __repr__(self) -> str:
+        streams = "" if self.stream is None else ", streaming"
+        return (
+            f"<Session {self.key[:8]} {self.held.version}: {len(self.running)} running,"
+            f" {len(self.questions)} asked{streams}>"
+        )
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.questions) or self.stream is not None
+
+    def leave(self) -> None:
+        """End everything that goes on in it."""
+        for work in list(self.running.values()):
+            work.withdraw()
+        for question in self.questions.values():
+            question.cancel()
+        if self.stream is not None:
+            self.stream.close()
+
+
+class Sessions:
+    """All sessions, of every endpoint of one configuration."""
+
+    def __init__(
+        self,
+        settings: config.Config,
+        *,
+        seal: Seal,
+        notebook: Notebook,
+        mailbox: Mailbox,
+        bus: Bus,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._limits = settings.limits
+        self._most_uris = settings.subscriptions.uris_per_stream
+        self._uri_bytes = settings.subscriptions.uri_bytes
+        self._single_tenant = settings.cache.single_tenant
+        self._apart = {
+            path: any(
+                settings.upstreams[name].apart == "session"
+                for name in (settings.upstreams if endpoint.upstreams is None else endpoint.upstreams)
+            )
+            for path, endpoint in settings.endpoints.items()
+        }
+        self._seal = seal
+        self._notebook = notebook
+        self._mailbox = mailbox
+        self._bus = bus
+        self._now = now
+        self._known: OrderedDict[str, Session] = OrderedDict()
+        """Those that are not idle, whoever was heard last at the end."""
+        bus.subscribe(_CANCEL, self._heard_cancel)
+        bus.subscribe(_END, self._heard_end)
+        mailbox.serve(_ANSWER, self._take)
+        mailbox.serve(_REFRESH, self._refresh)
+        mailbox.serve(_REPLACE, self._replace)
+
+    def __repr__(self) -> str:
+        busy = sum(session.busy for session in self._known.values())
+        return f"<Sessions {len(self._known)}, {busy} busy>"
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._known.values()))
+
+    # Beginning and end
+
+    def begin(self, held: Handshake, endpoint: str, principal: Principal) -> tuple[Session, str]:
+        """Return a new session and its id; raises TooMany."""
+        self._make_room(evict=False)
+        started = self._now()
+        claims = _Claims(os.urandom(_RANDOM), started, held)
+        token = self._seal.seal(
+            _TOKEN,
+            _pack(claims),
+            bound_to=_binding(endpoint, principal),
+            ttl=self._limits.session_lifetime,
+        )
+        return self._keep(claims, endpoint, principal), token
+
+    async def find(self, token: str, endpoint: str, principal: Principal) -> Session | None:
+        """Return the session with this id; None where there is none, any more, or it is somebody else's.
+
+        Which of these, is not said (X-20). Raises TooMany where it would be one more than can be worked on.
+        """
+        try:
+            opened = self._seal.open(_TOKEN, token, bound_to=_binding(endpoint, principal))
+            claims = _unpack(opened)
+        except (SealBroken, msgspec.DecodeError):
+            return None
+        key = self._key(claims)
+        known = self._known.get(key)
+        idle = self._limits.session_idle
+        try:
+            note = await self._notebook.read(_NOTE, key.encode(), renew=idle)
+            reachable = True
+        except Unavailable:
+            note, reachable = None, False
+        if note == _ENDED:
+            self._forget(key)
+            return None
+        now = self._now()
+        if note is None:
+            last = claims.started if known is None else known.seen
+            if now - last > idle and not (known is not None and known.busy):
+                self._forget(key)
+                return None
+        if known is None:
+            self._make_room(evict=True)
+            known = self._keep(claims, endpoint, principal)
+        if note is not None:
+            known.level = note.decode() or None
+        elif reachable and now - claims.started > idle / 2:
+            # From now on its age alone does not tell that it is alive.
+            with suppress(Unavailable):
+                await self._notebook.add(_NOTE, key.encode(), (known.level or "").encode(), idle)
+        known.seen = now
+        self._known.move_to_end(key)
+        return known
+
+    def forget(self, session: Session) -> None:
+        """Know nothing more of a session whose id nobody was given."""
+        self._forget(session.key)
+
+    def expired(self, session: Session) -> bool:
+        """Whether a session's time is over."""
+        expires = session.principal.expires
+        return expires is not None and self._now() >= expires
+
+    async def end(self, session: Session) -> None:
+        """End a session, wherever something of it goes on; raises Unavailable where it may go on."""
+        key = session.key.encode()
+        await self._notebook.write(_NOTE, key, _ENDED, self._limits.session_idle)
+        self._forget(session.key)
+        await self._bus.tell(_END, key)
+        with suppress(Unavailable):
+            await self._notebook.erase(_URIS, key)
+
+    def sweep(self) -> None:
+        """Forget the sessions that were idle for too long, at a few for each look."""
+        bound = self._now() - self._limits.session_idle
+        for key, session in list(_first(self._known, 1000)):
+            if session.seen > bound:
+                return
+            if session.busy:
+                session.seen = self._now()
+                self._known.move_to_end(key)
+            else:
+                del self._known[key]
+
+    def close(self) -> None:
+        """End what goes on in any session here."""
+        for session in self._known.values():
+            session.leave()
+
+    # What changes
+
+    async def set_level(self, session: Session, level: str) -> None:
+        """Note from which level on the client wants log messages."""
+        assert level in LOG_LEVELS
+        try:
+            await self._notebook.write(_NOTE, session.key.encode(), level.encode(), self._limits.session_idle)
+        except Unavailable as error:
+            raise _not_noted(error) from None
+        session.level = level
+
+    async def subscribe(self, session: Session, uri: str) -> None:
+        """Have the client told of a resource's updates; when this returns it is."""
+        key = session.key.encode()
+        try:
+            before = await self._notebook.members(_URIS, key)
+            if uri.encode() in before:
+                return
+            if sum(map(len, before)) + len(uri.encode()) > self._uri_bytes:
+                raise _too_many_uris("uri_bytes")
+            left = self._limits.session_lifetime
+            if not await self._notebook.include(_URIS, key, [uri.encode()], left, most=self._most_uris):
+                raise _too_many_uris("uris_per_stream")
+        except Unavailable as error:
+            raise _not_noted(error) from None
+        await self._changed(session)
+
+    async def unsubscribe(self, session: Session, uri: str) -> None:
+        """Have the client told no more of a resource."""
+        try:
+            await self._notebook.exclude(_URIS, session.key.encode(), [uri.encode()])
+        except Unavailable as error:
+            raise _not_noted(error) from None
+        await self._changed(session)
+
+    async def uris(self, session: Session) -> frozenset[str]:
+        """Return the resources that a session asked for; raises Unavailable."""
+        left = self._limits.session_lifetime
+        members = await self._notebook.members(_URIS, session.key.encode(), renew=left)
+        return frozenset(member.decode() for member in members)
+
+    async def touch(self, session: Session) -> bool:
+        """Keep a session alive that has a stream and nothing else; whether it has not ended meanwhile."""
+        session.seen = self._now()
+        try:
+            note = await self._notebook.read(_NOTE, session.key.encode(), renew=self._limits.session_idle)
+            if note is None:
+                level = (session.level or "").encode()
+                await self._notebook.add(_NOTE, session.key.encode(), level, self._limits.session_idle)
+        except Unavailable:
+            return True
+        return note != _ENDED
+
+    async def _changed(self, session: Session) -> None:
+        """Have the session's stream, wherever it is, ask for what is wanted now."""
+        if session.stream is not None:
+            await session.stream.refresh(_PATIENCE)
+        for holder, _ in await self._holders(session.key):
+            if holder != self._mailbox.me:
+                await self._ask(holder, _REFRESH, session.key.encode())
+
+    # Streams
+
+    async def take_stream(self, session: Session, stream: Stream) -> bool:
+        """Let a stream be the session's only one, in the place of an older one; whether it is the newest.
+
+        Of two that begin at once on two replicas both see the other, and one of them gives way.
+        """
+        if session.stream is not None:
+            session.stream.close()
+        session.stream = stream
+        others = await self._holders(session.key)
+        stamp = max([int(self._now() * 1000), *(at + 1 for _, at in others)])
+        stream.note = _spelled(self._mailbox.me, stamp)
+        try:
+            idle = self._limits.session_idle
+            await self._notebook.include(
+                _STREAMS, session.key.encode(), [stream.note], idle, most=_MOST_STREAMS
+            )
+        except Unavailable:
+            return True
+        mine = (stamp, self._mailbox.me)
+        newest = True
+        for holder, at in await self._holders(session.key):
+            if (at, holder) > mine:
+                newest = False
+            elif (at, holder) < mine:
+                if holder != self._mailbox.me:
+                    await self._ask(holder, _REPLACE, session.key.encode())
+                with suppress(Unavailable):
+                    await self._notebook.exclude(_STREAMS, session.key.encode(), [_spelled(holder, at)])
+        return newest
+
+    async def leave_stream(self, session: Session, stream: Stream) -> None:
+        """Forget a stream that has ended."""
+        if session.stream is stream:
+            session.stream = None
+        if stream.note:
+            with suppress(Unavailable):
+                await self._notebook.exclude(_STREAMS, session.key.encode(), [stream.note])
+
+    async def keep_stream(self, session: Session) -> None:
+        """Keep known where the session's stream is."""
+        with suppress(Unavailable):
+            await self._notebook.members(_STREAMS, session.key.encode(), renew=self._limits.session_idle)
+
+    async def _holders(self, key: str) -> list[tuple[str, int]]:
+        try:
+            notes = await self._notebook.members(_STREAMS, key.encode())
+        except Unavailable:
+            return []
+        return [_read(note) for note in notes]
+
+    async def _refresh(self, question: bytes, tell: Tell) -> bytes:
+        session = self._known.get(question.decode())
+        if session is not None and session.stream is not None:
+            await session.stream.refresh(_PATIENCE)
+        return b""
+
+    async def _replace(self, question: bytes, tell: Tell) -> bytes:
+        session = self._known.get(question.decode())
+        if session is not None and session.stream is not None:
+            session.stream.close()
+        return b""
+
+    async def _ask(self, holder: str, subject: str, question: bytes) -> None:
+        try:
+            await self._mailbox.ask(holder, subject, question, timeout=_PATIENCE)
+        except (Unreachable, TimeoutError) as error:
+            log.debug("%s: another replica did not answer: %s", subject, error)
+
+    # Questions to the client
+
+    def question(self, session: Session, ttl: float) -> tuple[str, "asyncio.Future[Answered]"]:
+        """Return the id for a question to the client, and what becomes its answer, wherever it is posted."""
+        number = os.urandom(8).hex()
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        session.questions[number] = answer
+        answer.add_done_callback(lambda _: session.questions.pop(number, None))
+        place = f"{self._mailbox.me} {number}".encode()
+        return self._seal.seal(_QUESTION, place, bound_to=session.key.encode(), ttl=ttl), answer
+
+    async def answer(self, session: Session, answered: Answered) -> None:
+        """Hand an answer to whoever waits for it; one that nobody waits for is dropped (M-16)."""
+        try:
+            token = text_or_none(answered.id) or ""
+            opened = self._seal.open(_QUESTION, token, bound_to=session.key.encode())
+        except SealBroken:
+            log.debug("dropped an answer to what was not asked in this session")
+            return
+        holder, _, number = opened.decode().partition(" ")
+        if holder == self._mailbox.me:
+            self._give(session.key, number, answered)
+            return
+        error = answered.error
+        reply = _Reply(
+            session.key,
+            number,
+            None if answered.result is None else bytes(answered.result),
+            None if error is None else (error.code, error.message, _bytes(error.data)),
+        )
+        await self._ask(holder, _ANSWER, _pack(reply))
+
+    async def _take(self, question: bytes, tell: Tell) -> bytes:
+        reply = _unpack_reply(question)
+        error = None if reply.error is None else McpError(*reply.error)
+        self._give(reply.session, reply.number, Answered(b"", reply.result, error))
+        return b""
+
+    def _give(self, key: str, number: str, answered: Answered) -> None:
+        session = self._known.get(key)
+        waiting = None if session is None else session.questions.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answered)
+
+    # Taking back
+
+    async def cancel(self, session: Session, id: bytes) -> None:
+        """Take back a request of this session, wherever it is being worked on."""
+        if not self._withdraw(session.key, id):
+            await self._bus.tell(_CANCEL, _pack((session.key, id)))
+
+    def _heard_cancel(self, message: bytes) -> None:
+        self._withdraw(*_unpack_cancel(message))
+
+    def _withdraw(self, key: str, id: bytes) -> bool:
+        session = self._known.get(key)
+        work = None if session is None else session.running.get(id)
+        if work is None:
+            return False
+        work.withdraw()
+        return True
+
+    def _heard_end(self, message: bytes) -> None:
+        self._forget(message.decode())
+
+    # What is known here
+
+    def _key(self, claims: _Claims) -> str:
+        # No header can hold a zero byte, so no credential has this name.
+        return self._seal.partition(f"\0session {claims.random.hex()}")
+
+    def _keep(self, claims: _Claims, endpoint: str, presented: Principal) -> Session:
+        key = self._key(claims)
+        expires = claims.started + self._limits.session_lifetime
+        if presented.expires is not None:
+            expires = min(expires, presented.expires)
+        alone = presented.partition is None and not self._single_tenant
+        own = alone or self._apart.get(endpoint, False)
+        principal = Principal(
+            Partition(key) if own else presented.partition, presented.authorization, expires, key
+        )
+        session = Session(key, endpoint, claims.held, principal, self._now())
+        self._known[key] = session
+        return session
+
+    def _make_room(self, *, evict: bool) -> None:
+        """Raise TooMany when there is no room for one more, which a quiet one may make."""
+        most = self._limits.sessions
+        if len(self._known) < most:
+            return
+        self.sweep()
+        if len(self._known) < most:
+            return
+        quiet = next((key for key, one in self._known.items() if not one.busy), None) if evict else None
+        if quiet is None:
+            raise TooMany
+        del self._known[quiet]
+
+    def _forget(self, key: str) -> None:
+        session = self._known.pop(key, None)
+        if session is not None:
+            session.leave()
+
+
+def _first(known: OrderedDict[str, Session], most: int) -> Iterator[tuple[str, Session]]:
+    for number, pair in enumerate(known.items()):
+        if number == most:
+            return
+        yield pair
+
+
+def _binding(endpoint: str, principal: Principal) -> bytes:
+    """Return what an id is bound to: another endpoint or another credential cannot use it (X-20)."""
+    credential = principal.authorization
+    holder = b"" if credential is None else sha256(credential.encode("utf-8", "surrogatepass")).digest()
+    return _pack((endpoint, holder))
+
+
+def _spelled(holder: str, at: int) -> bytes:
+    return f"{holder} {at}".encode()
+
+
+def _read(note: bytes) -> tuple[str, int]:
+    holder, _, at = note.decode().partition(" ")
+    return holder, int(at)
+
+
+def _bytes(raw: Json | None) -> bytes | None:
+    return None if raw is None else bytes(raw)
+
+
+def _not_noted(error: Unavailable) -> McpError:
+    log.warning("a session's wish could not be noted: %s", error)
+    return McpError(INTERNAL_ERROR, "This cannot be noted at the moment; try again")
+
+
+def _too_many_uris(setting: str) -> McpError:
+    return McpError(INTERNAL_ERROR, f"Too many resources; the setting `subscriptions.{setting}` allows more")
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(_Claims).decode
+_unpack_reply = msgspec.msgpack.Decoder(_Reply).decode
+_unpack_cancel = msgspec.msgpack.Decoder(tuple[str, bytes]).decode

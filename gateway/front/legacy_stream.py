@@ -1,0 +1,220 @@
+"""The standing stream of a session: what changed, as far as the session wants to hear of it.
+
+Behind it is a listen as modern clients have one (L-25). When the session wants something else the new listen
+is opened before the old one is closed, so that nothing is missed between them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from gateway.protocol.call import MODERN_VERSION, Answer, Call, Notice, Principal, RequestMeta, Sink
+from gateway.protocol.legacy_answers import notice_of, told, written
+from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, spell
+from gateway.support.notebook import Unavailable
+from gateway.support.tasks import Background
+
+log = logging.getLogger(__name__)
+
+_LISTS = Wanted(tools=True, prompts=True, resources=True)
+_FIRST_PAUSE = 0.25
+_LONGEST_PAUSE = 5.0
+_ACKNOWLEDGING = 30.0
+"""The longest a new listen may take before it is given up; the old one is kept meanwhile."""
+
+
+class Outlet(Protocol):
+    """Where what belongs to one exchange with a client is sent. Every method raises ConnectionError."""
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, and wait while the client is slow to take it."""
+        ...
+
+    def post(self, message: bytes) -> bool:
+        """Send a message if the client takes more now; whether it was sent."""
+        ...
+
+    async def writable(self) -> None:
+        """Return once the client takes more."""
+        ...
+
+
+class Listens(Protocol):
+    """What opens a listen: a Pipeline is one."""
+
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer: ...
+
+
+class _Ear:
+    """Takes what one listen says, and lets the client hear it from the moment it is let in."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self.acknowledged = asyncio.Event()
+        self.let_in = asyncio.Event()
+
+    async def emit(self, notice: Notice) -> None:
+        if notice.method == ACKNOWLEDGED:
+            self.acknowledged.set()
+            return
+        await self.let_in.wait()
+        await self._outlet.send(written(notice_of(notice)))
+
+    def tell(self, before: bytes, id: bytes, behind: bytes) -> bool:
+        if not self.let_in.is_set():
+            return False
+        return self._outlet.post(written(told(before, id, behind)))
+
+    async def writable(self) -> None:
+        await self.let_in.wait()
+        await self._outlet.writable()
+
+
+class Stream:
+    """Runs for as long as the client stays and nobody takes its place."""
+
+    def __init__(
+        self,
+        pipeline: Listens,
+        principal: Principal,
+        outlet: Outlet,
+        *,
+        uris: Callable[[], Awaitable[frozenset[str]]],
+        touch: Callable[[], Awaitable[bool]],
+        every: float,
+        over: Callable[[], bool],
+        background: Background,
+    ) -> None:
+        """`uris` are those the session asked for, `touch` is called so often and says whether it is alive.
+
+        `over` says whether a listen that ended is not to be opened again.
+        """
+        self._pipeline = pipeline
+        self._principal = principal
+        self._outlet = outlet
+        self._uris = uris
+        self._touch = touch
+        self._every = every
+        self._over = over
+        self._background = background
+        self._wanted = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._closed = False
+        self.note = b""
+        """How the notebook knows it."""
+
+    def __repr__(self) -> str:
+        return f"<Stream {'closed' if self._closed else 'open'}>"
+
+    def close(self) -> None:
+        """Let it end."""
+        self._closed = True
+        self._wanted.set()
+
+    async def refresh(self, within: float) -> None:
+        """Return once the client hears of what is wanted now, or after so many seconds."""
+        if self._closed:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._wanted.set()
+        await asyncio.wait([done], timeout=within)
+
+    async def run(self) -> None:
+        """Tell what happens, until the end."""
+        current: asyncio.Task[Answer] | None = None
+        pause = _FIRST_PAUSE
+        try:
+            while not self._closed:
+                self._wanted.clear()
+                asked, self._waiting = self._waiting, []
+                new = await self._opened(current)
+                if new is not None:
+                    current, pause = new, _FIRST_PAUSE
+                for done in asked:
+                    if not done.done():
+                        done.set_result(None)
+                if current is not None and not current.done():
+                    await self._until_something(current)
+                if current is not None and current.done():
+                    if self._closed or self._over():
+                        return
+                    current = None
+                    await self._rest(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+        finally:
+            self._closed = True
+            for done in self._waiting:
+                done.cancel()
+            if current is not None:
+                current.cancel()
+
+    async def _opened(self, before: "asyncio.Task[Answer] | None") -> "asyncio.Task[Answer] | None":
+        """Return a listen for what is wanted now, in the place of the one before; None if there is none."""
+        try:
+            uris = await self._uris()
+        except Unavailable:
+            if before is not None:
+                return None
+            uris = frozenset()
+        ear = _Ear(self._outlet)
+        filter = spell(_LISTS | Wanted(uris=uris))
+        call = Call(
+            b"0", "subscriptions/listen", {"notifications": filter}, RequestMeta(MODERN_VERSION), None
+        )
+        task = self._background.start(self._listen(call, ear), name="legacy stream")
+        acknowledged = self._background.start(_wait(ear.acknowledged), name="legacy acknowledgement")
+        try:
+            await asyncio.wait(
+                [task, acknowledged], timeout=_ACKNOWLEDGING, return_when=asyncio.FIRST_COMPLETED
+            )
+        except BaseException:
+            task.cancel()
+            raise
+        finally:
+            acknowledged.cancel()
+        if not ear.acknowledged.is_set():
+            task.cancel()
+            return task if before is None else None
+        if before is not None:
+            before.cancel()
+            await asyncio.wait([before])
+        ear.let_in.set()
+        return task
+
+    async def _listen(self, call: Call, ear: _Ear) -> Answer:
+        try:
+            return await self._pipeline.listen(call, self._principal, ear)
+        except ConnectionError:  # the client left: its request is about to be cancelled
+            return Answer(())
+        except Exception as error:
+            log.warning("a session's stream could not listen: %s", error)
+            return Answer(())
+
+    async def _until_something(self, current: "asyncio.Task[Answer]") -> None:
+        """Return once something else is wanted, or the listen has ended."""
+        wanted = self._background.start(_wait(self._wanted), name="legacy wish")
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    [current, wanted], timeout=self._every, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    return
+                if not await self._touch():
+                    self.close()
+                    return
+        finally:
+            wanted.cancel()
+
+    async def _rest(self, pause: float) -> None:
+        """Wait a while before a listen is opened again that just ended, unless something new is wanted."""
+        if not self._wanted.is_set():
+            wanted = self._background.start(_wait(self._wanted), name="legacy wish")
+            await asyncio.wait([wanted], timeout=pause)
+            wanted.cancel()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,299 @@
+"""What one endpoint says to clients of older revisions, whatever carries it: messages come in and go out.
+
+A request becomes a call of the pipeline, as a modern client would have made it, and its answer goes back in
+the client's own terms. Where an upstream asks for input meanwhile, the client is asked and the call made
+again, until there is an answer (M-15). Nothing here knows of HTTP.
+"""
+
+import asyncio
+import logging
+import os
+import random as chance
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from gateway import config
+from gateway.front.legacy_sessions import Session, Sessions, Work
+from gateway.front.legacy_stream import Outlet, Stream
+from gateway.protocol import legacy_answers, legacy_client, legacy_questions, methods
+from gateway.protocol.call import (
+    MODERN_VERSION,
+    Answer,
+    Call,
+    Challenge,
+    Emit,
+    Notice,
+    Principal,
+    RequestMeta,
+    Sink,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    Json,
+    McpError,
+    Members,
+    error_message,
+    join,
+    result_pieces,
+    split,
+    text_or_none,
+)
+from gateway.protocol.legacy_client import Answered, Asked, Noted
+from gateway.support.tasks import Background
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
+"""Seconds before a call is made again that an upstream wants to be made again (M-14)."""
+
+
+class Pipeline(Protocol):
+    """What answers the calls of one endpoint."""
+
+    async def handle(self, call: Call, principal: Principal, emit: Emit) -> Answer: ...
+
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer: ...
+
+    def passes(self, method: str) -> bool: ...
+
+    async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
+        """Raise McpError unless somebody tells of the updates of this resource."""
+        ...
+
+
+class Told(msgspec.Struct, frozen=True):
+    """The answer to a request: a message in pieces, none where the client has taken it back."""
+
+    message: tuple[Json, ...] | None
+    word: str = "ok"
+    """Which names it in metrics."""
+    challenge: Challenge | None = None
+    """Set where an upstream refused the caller's own credential."""
+
+
+class Talk:
+    """Serves the sessions of one endpoint."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        pipeline: Pipeline,
+        settings: config.Config,
+        sessions: Sessions,
+        *,
+        background: Background,
+        stopping: asyncio.Event,
+        random: Callable[[], float] = chance.random,
+    ) -> None:
+        self._endpoint = endpoint
+        self._pipeline = pipeline
+        self._limits = settings.limits
+        self._sessions = sessions
+        self._background = background
+        self._stopping = stopping
+        self._random = random
+        self._waiting = 0
+        """Calls that wait for their client to answer."""
+
+    def __repr__(self) -> str:
+        return f"<Talk {self._endpoint}: {self._waiting} waiting for their clients>"
+
+    # Sessions
+
+    async def initialize(self, asked: Asked, principal: Principal) -> tuple[Told, str | None]:
+        """Return the answer to the handshake, and the id of the session that began, None if none did.
+
+        Raises TooMany.
+        """
+        try:
+            held = legacy_client.handshake(asked.params)
+        except McpError as error:
+            return _failed(asked, error), None
+        session, token = self._sessions.begin(held, self._endpoint, principal)
+        meta = RequestMeta(MODERN_VERSION, held.capabilities)
+        call = Call(asked.id, "server/discover", {}, meta, None)
+        try:
+            answer = await self._pipeline.handle(call, session.principal, _nowhere)
+            result = legacy_client.initialized(b"".join(answer.result), held)
+        except BaseException as error:
+            self._sessions.forget(session)
+            if not isinstance(error, Exception):
+                raise
+            return self._refusal(asked, held.dialect, error), None
+        return Told(result_pieces(asked.id, result)), token
+
+    def stream(self, session: Session, outlet: Outlet) -> Stream:
+        """Return a standing stream for a session; whoever runs it takes it to the sessions first."""
+        return Stream(
+            self._pipeline,
+            session.principal,
+            outlet,
+            uris=lambda: self._sessions.uris(session),
+            touch=lambda: self._touched(session),
+            every=max(self._limits.session_idle / 4, 0.05),
+            over=lambda: self._stopping.is_set() or self._sessions.expired(session),
+            background=self._background,
+        )
+
+    async def _touched(self, session: Session) -> bool:
+        await self._sessions.keep_stream(session)
+        return await self._sessions.touch(session)
+
+    # What comes in
+
+    async def ask(self, session: Session, asked: Asked, outlet: Outlet) -> Told:
+        """Return the answer to a request.
+
+        The work does not end with who waits for it: a connection that is lost takes nothing back (X-25).
+        """
+        work = Work()
+        task = self._background.start(self._work(session, asked, outlet), name="legacy request")
+        work.task = task
+        session.running[asked.id] = work
+
+        def ended(_: object) -> None:
+            if session.running.get(asked.id) is work:
+                del session.running[asked.id]
+
+        task.add_done_callback(ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not work.withdrawn or not task.cancelled():
+                raise
+            return Told(None, "cancelled")
+
+    async def note(self, session: Session, noted: Noted) -> None:
+        """Take in a notification; all but one are none of an upstream's business."""
+        if noted.method == "notifications/cancelled":
+            id = legacy_client.cancelled_id(noted.params)
+            if id is not None:
+                await self._sessions.cancel(session, id)
+
+    async def answer(self, session: Session, answered: Answered) -> None:
+        """Take in what the client answers to something it was asked."""
+        await self._sessions.answer(session, answered)
+
+    # Work on a request
+
+    async def _work(self, session: Session, asked: Asked, outlet: Outlet) -> Told:
+        try:
+            return Told(result_pieces(asked.id, await self._result(session, asked, outlet)))
+        except Exception as error:
+            return self._refusal(asked, session.held.dialect, error)
+
+    def _refusal(self, asked: Asked, dialect: legacy_client.Dialect, error: Exception) -> Told:
+        match error:
+            case McpError():
+                return _failed(asked, legacy_answers.error_of(error, asked.method, dialect))
+            case UpstreamUnavailable():
+                return _failed(asked, McpError(INTERNAL_ERROR, str(error)), "unavailable")
+            case Challenge():
+                return Told((), "challenge", error)
+        log.error("Internal error", exc_info=error)
+        return _failed(asked, McpError(INTERNAL_ERROR, "Internal error"), "bug")
+
+    async def _result(self, session: Session, asked: Asked, outlet: Outlet) -> bytes:
+        match asked.method:
+            case "ping":
+                return legacy_answers.EMPTY
+            case "logging/setLevel":
+                await self._sessions.set_level(session, legacy_client.level_of(asked.params))
+                return legacy_answers.EMPTY
+            case "resources/subscribe":
+                uri = legacy_client.uri_of(asked.params)
+                await self._pipeline.check_subscribable(uri, session.held.capabilities, session.principal)
+                await self._sessions.subscribe(session, uri)
+                return legacy_answers.EMPTY
+            case "resources/unsubscribe":
+                await self._sessions.unsubscribe(session, legacy_client.uri_of(asked.params))
+                return legacy_answers.EMPTY
+        call = legacy_client.call_of(asked, session.held, session.level, self._pipeline.passes)
+        result = await self._in_rounds(session, call, outlet)
+        return legacy_answers.result_of(asked.method, result, session.held.dialect)
+
+    async def _in_rounds(self, session: Session, call: Call, outlet: Outlet) -> bytes:
+        """Return the result of a call, asking the client whatever its upstream wants to know first (M-16)."""
+
+        async def emit(notice: Notice) -> None:
+            with suppress(ConnectionError):  # nobody is there to be told; the work goes on all the same
+                await outlet.send(legacy_answers.written(legacy_answers.notice_of(notice)))
+
+        for _ in range(self._limits.rounds + 1):
+            answer = await self._pipeline.handle(call, session.principal, emit)
+            result = b"".join(answer.result)
+            row = methods.METHODS.get(call.method)
+            if row is None or not row.may_ask:
+                return result
+            members = split(result)
+            if text_or_none(members.get("resultType")) != "input_required":
+                return result
+            call = await self._answered(session, call, members, outlet)
+        raise McpError(INTERNAL_ERROR, f"More than {self._limits.rounds} rounds of questions")
+
+    async def _answered(self, session: Session, call: Call, members: Members, outlet: Outlet) -> Call:
+        """Return the call as it is made again, with the client's answers or after a pause (M-14)."""
+        params = {
+            key: raw for key, raw in call.params.items() if key not in ("inputResponses", "requestState")
+        }
+        if "requestState" in members:
+            params["requestState"] = members["requestState"]
+        requests = legacy_questions.asked(members)
+        if requests is None:
+            await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
+        else:
+            params["inputResponses"] = join(await self._put(session, requests, outlet))
+        return msgspec.structs.replace(call, params=params)
+
+    async def _put(self, session: Session, requests: Members, outlet: Outlet) -> dict[str, Json]:
+        """Put an upstream's questions to the client and return the answers; raises McpError."""
+        wait = self._limits.input_wait
+        questions = legacy_questions.questions(requests, session.held.dialect, _mint)
+        if self._waiting >= self._limits.questions:
+            raise McpError(INTERNAL_ERROR, "Too many calls wait for answers; `limits.questions` allows more")
+        self._waiting += 1
+        asked = [(question, *self._sessions.question(session, wait)) for question in questions]
+        reason = "it is not needed any more"
+        try:
+            for question, id, _ in asked:
+                await outlet.send(legacy_questions.request(id, question))
+            try:
+                async with asyncio.timeout(wait):
+                    return {
+                        question.key: legacy_questions.response(question, await answer)
+                        for question, _, answer in asked
+                    }
+            except TimeoutError:
+                reason = "it took too long"
+                raise McpError(INTERNAL_ERROR, "The client did not answer in time") from None
+        except ConnectionError:
+            raise McpError(INTERNAL_ERROR, "The client is not there to be asked") from None
+        finally:
+            self._waiting -= 1
+            await _withdraw([(id, answer) for _, id, answer in asked], outlet, reason)
+
+
+async def _withdraw(asked: "list[tuple[str, asyncio.Future[Answered]]]", outlet: Outlet, reason: str) -> None:
+    """Take back the questions that are open still."""
+    for id, answer in asked:
+        if answer.done():
+            continue
+        answer.cancel()
+        with suppress(ConnectionError):
+            outlet.post(legacy_questions.withdrawal(id, reason))
+
+
+def _failed(asked: Asked, error: McpError, word: str = "error") -> Told:
+    return Told((error_message(asked.id, error),), word)
+
+
+def _mint() -> str:
+    return os.urandom(16).hex()
+
+
+async def _nowhere(notice: Notice) -> None:
+    """Nobody is told anything before a session has begun."""
