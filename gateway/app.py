@@ -139,6 +139,7 @@ def build(
         most=limits.questions,
         wait=limits.input_wait,
         anonymous_wait=limits.anonymous_input_wait,
+        metrics=metrics,
     )
     pool = UpstreamPool(
         {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},

@@ -101,6 +101,14 @@ REDIS_OPERATIONS = frozenset(
         "release",
         "share",
         "scope",
+        "mail",
+        "note-write",
+        "note-read",
+        "note-add",
+        "note-erase",
+        "note-include",
+        "note-exclude",
+        "note-members",
     }
 )
 REDIS_OUTCOMES = frozenset({"ok", "timeout", "error", "paused", "spent"})
@@ -114,6 +122,8 @@ SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdr
 """Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
 
 REFRESHES = frozenset({"ok", "failed"})
+PARKED_ENDS = frozenset({"resumed", "expired", "refused", "stopping"})
+"""How calls that wait for their user end: `refused` ones found no room."""
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _Key = TypeVar("_Key")
@@ -296,6 +306,10 @@ class Metrics:
             "Resources and tasks asked for by clients that were too many to ask their upstream for",
             "upstream",
         )
+        self._parked = self._gauge("parked_calls", "Calls that wait for a client's answers")
+        self._parked_ended = self._counter(
+            "parked_calls_ended", "Calls that waited for a client's answers, by how that ended", "outcome"
+        )
         self._refreshes = self._counter(
             "refreshes", "Lists fetched to see whether they changed", "upstream", "outcome"
         )
@@ -457,6 +471,14 @@ class Metrics:
     def invalidated(self, upstream: str, cause: str) -> None:
         """Count a change that made entries stale."""
         self._invalidated.add(upstream, _known(cause, CHANGE_CAUSES))
+
+    def parked(self, calls: int) -> None:
+        """Say how many calls wait for a client's answers."""
+        self._parked.set(to=calls)
+
+    def parked_ended(self, outcome: str) -> None:
+        """Count a call that waits no more."""
+        self._parked_ended.add(_known(outcome, PARKED_ENDS))
 
     def redis_operation(self, operation: str, outcome: str) -> None:
         """Count a question to Redis; `paused` ones were not asked, for one before had failed."""

@@ -26,6 +26,7 @@ from gateway.protocol.call import (
 )
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, McpError
 from gateway.support.mailbox import Mailbox, Tell, Unreachable
+from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import Failed, TimedOut, UpstreamError
 
@@ -71,6 +72,7 @@ class Parked:
         most: int = 1000,
         wait: float = 600.0,
         anonymous_wait: float = 300.0,
+        metrics: Metrics | None = None,
     ) -> None:
         """`anonymous_wait` is for how long a call of those who cannot be told apart is kept."""
         self._mailbox = mailbox
@@ -79,6 +81,7 @@ class Parked:
         self._wait = wait
         self._anonymous_wait = anonymous_wait
         self._entries: dict[str, _Entry] = {}
+        self._metrics = metrics
         self._closed = False
         mailbox.serve(_SUBJECT, self._answer)
 
@@ -95,12 +98,14 @@ class Parked:
         """
         if self._closed or len(self._entries) >= self._most:
             self._drop(suspended)
+            self._count("stopping" if self._closed else "refused")
             raise McpError(INTERNAL_ERROR, _MANY if not self._closed else Reason.STOPPING.value)
         name = secrets.token_urlsafe(16)
         anonymous = not context.caller and not context.alone
         life = self._anonymous_wait if anonymous else self._wait
         end = asyncio.get_running_loop().call_later(life, self._expire, name)
         self._entries[name] = _Entry(suspended, context, end)
+        self._count(None)
         return f"{self._mailbox.me}.{name}"
 
     async def resume(
@@ -139,6 +144,7 @@ class Parked:
         for entry in entries:
             entry.end.cancel()
             dropping.append(self._drop(entry.suspended))
+            self._count("stopping")
         if dropping:
             await asyncio.wait(dropping, timeout=_CLOSING)
 
@@ -150,6 +156,7 @@ class Parked:
             raise McpError(INVALID_PARAMS, GONE)
         del self._entries[name]
         entry.end.cancel()
+        self._count("resumed")
         return await entry.suspended.go_on(answers, emit)
 
     async def _answer(self, question: bytes, tell: Tell) -> bytes:
@@ -170,6 +177,14 @@ class Parked:
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._drop(entry.suspended)
+            self._count("expired")
+
+    def _count(self, outcome: str | None) -> None:
+        """Say how many there are, and how one of them ended."""
+        if self._metrics is not None:
+            self._metrics.parked(len(self._entries))
+            if outcome is not None:
+                self._metrics.parked_ended(outcome)
 
     def _drop(self, suspended: Suspended) -> "asyncio.Task[None]":
         return self._background.start(suspended.drop(), name="drop a parked call")

@@ -5,8 +5,10 @@ import string
 
 import pytest
 
+from gateway.cache import leads, redis_generations, redis_store
 from gateway.protocol.call import Reason
-from gateway.support.metrics import Metrics
+from gateway.support import bus, leases, redis, redis_mailbox, redis_notebook
+from gateway.support.metrics import REDIS_OPERATIONS, Metrics
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
         metrics.listen_ended("time", some_word(source))
-    assert repr(metrics) == "<Metrics 32 metrics, 15 series>"
+    assert repr(metrics) == "<Metrics 34 metrics, 15 series>"
     assert lines(metrics, "mcp_gateway_exchanges_total") == [
         'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
     ]
@@ -129,3 +131,23 @@ def test_the_build_and_the_process_are_described(metrics: Metrics) -> None:
     assert 'mcp_gateway_build_info{version="1.2.3"} 1.0' in text
     assert "process_resident_memory_bytes" in text
     assert metrics.content_type.startswith("text/plain")
+
+
+def test_every_script_is_counted_under_its_name() -> None:
+    """None is lost among the others."""
+    scripts = [
+        one
+        for module in (
+            bus,
+            leads,
+            leases,
+            redis,
+            redis_generations,
+            redis_mailbox,
+            redis_notebook,
+            redis_store,
+        )
+        for one in vars(module).values()
+        if isinstance(one, redis.Script)
+    ]
+    assert {script.name for script in scripts} - {"ping"} == REDIS_OPERATIONS

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from gateway.support.mailbox import LocalMailbox, Unreachable
 from tests.support.mailboxes import Post
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_proxy, redis_server
 
 
 @pytest.fixture
@@ -32,14 +32,16 @@ async def test_any_size_comes_whole_both_ways(server: RedisServer, size: int) ->
         assert await one.mailbox.ask(two.me, "echo", question, timeout=60) == question
 
 
+@pytest.mark.timeout(120)
 async def test_the_largest_answer_comes_whole(server: RedisServer) -> None:
     """Although Redis cuts off a subscriber for whom it holds back that much."""
-    async with Post(server.url) as one, Post(server.url) as two:
+    async with Post(server.url, beat=1) as one, Post(server.url, beat=1) as two:
         assert len(await one.mailbox.ask(two.me, "size", b"33554432", timeout=None)) == 2**25
 
 
+@pytest.mark.timeout(120)
 async def test_many_are_asked_at_once(server: RedisServer) -> None:
-    async with Post(server.url) as one, Post(server.url) as two:
+    async with Post(server.url, beat=1) as one, Post(server.url, beat=1) as two:
         asks = (one.mailbox.ask(two.me, "echo", b"%d" % number, timeout=60) for number in range(200))
         assert await asyncio.gather(*asks) == [b"%d" % number for number in range(200)]
         assert two.asked == 200
@@ -149,6 +151,46 @@ async def test_a_link_that_is_lost_delays_and_loses_nothing(server: RedisServer)
         answers = await asyncio.gather(*asking)
         assert answers == [bytes(1_000_000)] * 5 + [b"abcdefgh"]
         assert two.asked == 5
+
+
+async def test_what_is_lost_on_the_way_is_sent_again(server: RedisServer) -> None:
+    """Although the link stands, as when a Cluster drops what one node was to pass on to another."""
+    async with (
+        redis_proxy(server, ()) as proxy,
+        Post(server.url, beat=0.3) as one,
+        Post(proxy.url, beat=0.3) as two,
+    ):
+        proxy.deaf = True
+        asking = asyncio.create_task(one.mailbox.ask(two.me, "echo", bytes(3_000_000), timeout=60))
+        await published(server, 8)
+        proxy.deaf = False
+        assert await asking == bytes(3_000_000)
+        assert two.asked == 1
+
+
+async def test_who_hears_nothing_although_linked_links_anew(server: RedisServer) -> None:
+    async with (
+        redis_proxy(server, ()) as proxy,
+        Post(server.url) as one,
+        Post(proxy.url) as two,
+    ):
+        proxy.deaf = True
+        with pytest.raises(Unreachable):
+            await one.mailbox.ask(two.me, "hang", b"", timeout=60)
+        proxy.deaf = False
+        await two.mailbox.linked()
+        assert await one.mailbox.ask(two.me, "echo", b"again", timeout=60) == b"again"
+
+
+async def published(server: RedisServer, more: int) -> None:
+    """Wait until so much more was published."""
+    reached = None
+    while reached is None or await publications(server) < reached:
+        reached = reached or await publications(server) + more
+
+
+async def publications(server: RedisServer) -> int:
+    return int((await server.ask("INFO", "commandstats"))["cmdstat_publish"]["calls"])
 
 
 async def test_a_redis_that_hangs_for_a_while_delays(server: RedisServer) -> None:
