@@ -18,7 +18,10 @@ from gateway.cache.trial import attempt
 from gateway.config import RedisTls
 from gateway.protocol.call import MODERN_VERSION, Change, Reply, UpstreamName
 from gateway.protocol.jsonrpc import encode, value
+from gateway.support.mailbox import Unreachable, address
+from gateway.support.notebook import Unavailable
 from tests.support.certificates import Authority, Pair
+from tests.support.mailboxes import Post
 from tests.support.processes import ROOT, free_port
 from tests.support.redis import RedisServer, redis_server
 from tests.support.replicas import Place, Replica, replica
@@ -47,6 +50,34 @@ async def assert_one_cache(place: Place, tls: RedisTls | None = None) -> None:
         assert two.cache.peek(LISTS) is None
         assert await two.ask(LISTS, answer) == "miss generation"
         assert await one.ask(LISTS, answer) == "hit hit"
+
+
+async def assert_one_conversation(place: Place) -> None:
+    """What one asks the other answers, what one notes the other finds; who is not there is known at once."""
+    async with Post(place.url) as one, Post(place.url) as two:
+        await converse(one, two)
+        with pytest.raises(Unreachable) as refused:
+            await one.mailbox.ask(address(), "echo", b"", timeout=None)
+        assert refused.value.gone
+
+
+async def converse(one: Post, two: Post) -> None:
+    question = bytes(300_000)
+    for asks, other in ((one, two), (two, one)):
+        assert await asks.mailbox.ask(other.me, "echo", question, timeout=None) == question
+        await asks.notebook.write("session", asks.me.encode(), b"1", 60)
+        assert await other.notebook.read("session", asks.me.encode()) == b"1"
+        assert await other.notebook.include("uris", asks.me.encode(), [b"1", b"2"], 60, most=2)
+        assert await asks.notebook.members("uris", asks.me.encode()) == {b"1", b"2"}
+
+
+async def converse_again(one: Post, two: Post) -> None:
+    """Once the other server is found; until then it is said that nobody can tell, or that nobody is there."""
+    while True:
+        try:
+            return await converse(one, two)
+        except (Unreachable, Unavailable):
+            await asyncio.sleep(0.05)
 
 
 async def why_not_cached(place: Place, tls: RedisTls, caplog: pytest.LogCaptureFixture) -> str:
@@ -99,6 +130,7 @@ async def test_a_user_with_the_documented_rights_and_no_others_will_do() -> None
         await server.ask("ACL", "SETUSER", "gateway", *rights)
         place = Elsewhere(server.url.replace("unix://", "unix://gateway:hunter2@"))
         await assert_one_cache(place)
+        await assert_one_conversation(place)
         async with replica(place) as one:
             await one.ask(LISTS, answer)
             await one.store.delete(public_key(LISTS))
@@ -241,6 +273,8 @@ async def test_a_cluster_is_one_cache_after_its_busiest_shard_failed_over() -> N
         await until_replicating(spare)
         place = Elsewhere("redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port, _ in ports[1:3]))
         one, two = [await stack.enter_async_context(replica(place)) for _ in range(2)]
+        posts = [await stack.enter_async_context(Post(place.url)) for _ in range(2)]
+        await converse(*posts)
         assert (await one.ask(LISTS, upstream), await two.ask(LISTS, upstream)) == ("miss absent", "hit hit")
         await busy.kill()
         for each in (one, two):
@@ -249,6 +283,7 @@ async def test_a_cluster_is_one_cache_after_its_busiest_shard_failed_over() -> N
         await one.changed(Change(GH, "tools/list"))
         assert await version(one, upstream) == 2
         await assert_one_cache_again(upstream, one, two)
+        await converse_again(*posts)
 
 
 SHARD = (
@@ -289,7 +324,9 @@ async def test_a_cluster_is_one_cache() -> None:
         await cover_all_slots(client)
         more = ("+cluster|slots", "+cluster|shards", "+command")
         await client.execute_command("ACL", "SETUSER", "gateway", *documented_rights(), *more)
-        await assert_one_cache(Elsewhere(f"redis+cluster://gateway:hunter2@127.0.0.1:{port}"))
+        place = Elsewhere(f"redis+cluster://gateway:hunter2@127.0.0.1:{port}")
+        await assert_one_cache(place)
+        await assert_one_conversation(place)
         assert await client.execute_command("ACL", "LOG") == []
         await client.aclose()
 
@@ -316,7 +353,9 @@ async def test_a_server_that_sentinels_know_is_found() -> None:
         client = Redis(host="127.0.0.1", port=port, protocol=2)
         await client.execute_command("ACL", "SETUSER", "asks", "on", ">hunter2", "-@all", "+sentinel|masters")
         login = "sentinel_username=asks&sentinel_password=hunter2"
-        await assert_one_cache(Elsewhere(f"redis+sentinel://127.0.0.1:{port}/main?{login}"))
+        place = Elsewhere(f"redis+sentinel://127.0.0.1:{port}/main?{login}")
+        await assert_one_cache(place)
+        await assert_one_conversation(place)
         assert await client.execute_command("ACL", "LOG") == []
         await client.aclose()
 
@@ -336,7 +375,13 @@ async def test_replicas_go_on_with_the_server_that_sentinels_promote() -> None:
                 await asyncio.sleep(0.05)
             await client.aclose()
             place = Elsewhere(f"redis+sentinel://127.0.0.1:{guard}/main")
-            async with replica(place) as one, replica(place) as two:
+            async with (
+                replica(place) as one,
+                replica(place) as two,
+                Post(place.url) as first,
+                Post(place.url) as second,
+            ):
+                await converse(first, second)
                 await version(one, upstream)
                 assert await two.ask(LISTS, upstream) == "hit hit"
                 await server.kill()
@@ -346,3 +391,4 @@ async def test_replicas_go_on_with_the_server_that_sentinels_promote() -> None:
                 await one.changed(Change(GH, "tools/list"))
                 assert await version(one, upstream) == 2
                 await assert_one_cache_again(upstream, one, two)
+                await converse_again(first, second)
