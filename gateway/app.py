@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 
 _CLOSING = 2.0
 _WRAPPING = 2**20
+_NOTES = 8
+"""Facts about one session of an older client, of 1 KiB on average, for which a process alone has room."""
+_NOTED = 64 * 2**20
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
@@ -218,7 +221,9 @@ def _between(
 ) -> tuple[Notebook, Mailbox]:
     """Return where replicas note what any of them may need, and how they ask one another."""
     if shared is None:
-        return LocalNotebook(clock), LocalMailbox()
+        sessions = config.limits.sessions
+        notebook = LocalNotebook(clock, most=_NOTES * sessions, bytes=max(_NOTED, _NOTES * 2**10 * sessions))
+        return notebook, LocalMailbox()
     prefix = config.cache.redis_prefix
     mailbox = RedisMailbox(
         shared.redis,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
+from cachetools import LRUCache
 from redis.asyncio.client import PubSub
 
 from gateway.support.mailbox import Serve, Served, Tell, Unreachable, address, ask_oneself
@@ -46,6 +47,8 @@ _KNOCK = 0.1
 """How often, and in which distance, somebody is looked for whom nobody is listening for."""
 _REMEMBERED = 10
 """Beats for which it is remembered that a question is done with: a part of it may come late."""
+_FORMER = 4096
+"""Replicas of whom it is remembered which of their questions were done with long ago."""
 _MOST = 4096
 """Questions of one replica that are worked on at once."""
 _CONNECTING = 2.0
@@ -227,6 +230,8 @@ class RedisMailbox:
         self._lines = [_line(one, prefix) for one in seal.apart()]
         self._near = f"{prefix}:1:{{mail}}"
         self._peers: dict[str, _Peer] = {}
+        self._former: LRUCache[str, int] = LRUCache(_FORMER)
+        """The latest question of each replica that is forgotten: none up to it is worked on (again)."""
         self._numbers = 0
         self._beats = 0
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -497,6 +502,8 @@ class RedisMailbox:
             return True
         work = peer.works.get(number)
         if work is None:
+            if number <= self._former.get(peer.address, 0):
+                return True  # said again by whom it was not for
             if self._closed or len(peer.works) >= _MOST:
                 peer.done[number] = (self._beats, False)
                 self._later(peer, _Frame(self.me, "drop", number))
@@ -570,6 +577,7 @@ class RedisMailbox:
         """Give up who is gone, and forget what is long over."""
         for number in [one for one, (since, _) in peer.done.items() if since + _REMEMBERED < self._beats]:
             del peer.done[number]
+            self._former[peer.address] = max(number, self._former.get(peer.address, 0))
         if peer.asked or peer.works:
             peer.silent += 1
         if peer.silent > _SILENT:

@@ -263,6 +263,27 @@ async def test_what_strangers_publish_is_ignored_and_counted(server: RedisServer
         assert b"mcp_gateway_redis_unreadable_total 3.0" in counted
 
 
+async def test_what_is_published_again_by_others_is_not_answered_again(server: RedisServer) -> None:
+    """Neither at once nor when the question is forgotten."""
+    async with Post(server.url) as one, Post(server.url, beat=0.05) as two:
+        client = Redis(unix_socket_path=f"{server.folder}/redis.sock", protocol=2)
+        async with client.pubsub() as link:
+            await link.psubscribe("*")
+            asking = asyncio.create_task(one.mailbox.ask(two.me, "echo", b"once" * 100, timeout=60))
+            message = None
+            while message is None or not (
+                message["channel"].endswith(two.me.encode()) and len(message["data"]) > 400
+            ):
+                message = await link.get_message(ignore_subscribe_messages=True, timeout=None)
+            await asking
+            await client.publish(message["channel"], message["data"])
+            await two.until(lambda: not two.mailbox._peers)
+            await client.publish(message["channel"], message["data"])
+        await client.aclose()
+        assert await one.mailbox.ask(two.me, "echo", b"twice", timeout=60) == b"twice"
+        assert two.asked == 2
+
+
 async def test_nothing_is_kept_in_redis_nor_sent_in_the_clear(server: RedisServer) -> None:
     """What a user answers is neither kept nor readable on the way (M-25)."""
     canary = b"CANARY-of-a-user" * 10
