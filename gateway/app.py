@@ -28,6 +28,8 @@ from gateway.core.replicas import Replicas
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
 from gateway.front.legacy_sessions import Sessions
+from gateway.front.pipes import Inlet, Outlet, take_over
+from gateway.front.stdio import StdioFront
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
@@ -321,22 +323,28 @@ class Gateway:
     def __repr__(self) -> str:
         return f"<Gateway {self.phase()} {self._front!r} {self.runtime.pool!r} {self.runtime.cache!r}>"
 
-    async def start(self) -> Addresses:
-        """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had."""
+    async def start(self, *, listen: bool = True) -> Addresses:
+        """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had.
+
+        Without `listen` the endpoints are served nowhere: the client is not on the network.
+        """
         runtime = self.runtime
         admin: str | None = None
+        endpoints: tuple[str, ...] = ()
         try:
             if runtime.config.admin != "off":
                 at = parse_address(runtime.config.admin)
                 admin = _url(await self._admin.start(at.host, at.port))
-            at = parse_address(runtime.config.listen)
-            base = _url(await self._front.start(at.host, at.port))
+            if listen:
+                at = parse_address(runtime.config.listen)
+                base = _url(await self._front.start(at.host, at.port))
+                endpoints = tuple(base + path for path in runtime.config.endpoints)
         except BaseException:
             await self.stop(0.0)
             raise
         await runtime.start()
         runtime.background.start(self._settle(), name="settle")
-        return Addresses(tuple(base + path for path in runtime.config.endpoints), admin)
+        return Addresses(endpoints, admin)
 
     async def settled(self) -> None:
         """Wait until every upstream was tried once, at most `startup_wait`."""
@@ -402,6 +410,7 @@ class Gateway:
         return {
             "state": status.state,
             "era": status.era,
+            "transport": status.wire,
             "version": status.version,
             "error": None if status.last_error is None else status.last_error.value,
             "http_status": _http_status(status.detail),
@@ -453,19 +462,9 @@ def serve(
 
 async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> int:
     gateway = Gateway(build(config))
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if asked.is_set():
-            log.warning("second signal: ending now")
-            os._exit(1)
-        asked.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    asked = _asked_to_stop()
     if hasattr(signal, "SIGHUP"):  # it would end the process, and means reload to many a service manager
-        loop.add_signal_handler(signal.SIGHUP, _cannot_reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _cannot_reload)
     addresses = await gateway.start()
     if ready is not None:
         ready(addresses)
@@ -477,6 +476,90 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)
     await gateway.stop(config.shutdown_grace)
     return 0
+
+
+def _asked_to_stop() -> asyncio.Event:
+    """Return what is set by the first signal to stop; the second one ends the process at once."""
+    asked = asyncio.Event()
+
+    def stop() -> None:
+        if asked.is_set():
+            log.warning("second signal: ending now")
+            os._exit(1)
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    return asked
+
+
+def serve_stdio(
+    config: Config,
+    endpoint: str,
+    *,
+    authorization: str | None = None,
+    warnings: Sequence[str] = (),
+) -> int:
+    """Serve one client over stdin and stdout until stdin ends, or SIGTERM or SIGINT; return the exit code.
+
+    `authorization` is what upstreams with `auth: forward` are shown. Raises OSError for the address of an
+    admin listener that cannot be had.
+    """
+    pipes = take_over()
+    logs.configure(config.log, secrets=_secrets(config))
+    for warning in warnings:
+        log.warning("configuration: %s", warning)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve_stdio(of_one_person(config), endpoint, pipes, authorization))
+
+
+def of_one_person(config: Config) -> Config:
+    """Return the configuration of a gateway that has one client: nobody needs to be kept apart from anybody.
+
+    So a server of an older era may be told what this client can do, and may ask its user. What is private
+    stays in this process, for whoever else meets at the same Redis is somebody else.
+    """
+    upstreams = {
+        name: one if one.isolation is not None else one.model_copy(update={"isolation": "caller"})
+        for name, one in config.upstreams.items()
+    }
+    cache = config.cache.model_copy(update={"single_tenant": True, "private_in_redis": False})
+    return config.model_copy(update={"upstreams": upstreams, "cache": cache})
+
+
+async def _serve_stdio(
+    config: Config, endpoint: str, pipes: tuple[int, int], authorization: str | None
+) -> int:
+    gateway = Gateway(build(config))
+    runtime = gateway.runtime
+    asked = _asked_to_stop()
+    source, target = pipes
+    outlet = Outlet(target)
+    front = StdioFront(
+        runtime.pipelines[endpoint],
+        config,
+        runtime.metrics,
+        endpoint=endpoint,
+        principal=_person(runtime.seal, authorization),
+        background=runtime.background,
+        outlet=outlet,
+    )
+    addresses = await gateway.start(listen=False)
+    log.info("serving %s over stdio, admin %s", endpoint, addresses.admin or "off")
+    serving = runtime.background.start(front.serve(Inlet(source)), name="stdin")
+    ends = [serving, *(runtime.background.start(one.wait(), name="end") for one in (asked, outlet.gone))]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for task in ends:
+        task.cancel()
+    log.info("stopping: up to %gs for what is running", config.shutdown_grace)
+    runtime.stopping.set()
+    await front.drain(config.shutdown_grace)
+    await gateway.stop(0.0)
+    return 0
+
+
+def _person(seal: Seal, authorization: str | None) -> Principal:
+    return Principal() if authorization is None else Principal(seal.partition(authorization), authorization)
 
 
 def _cannot_reload() -> None:

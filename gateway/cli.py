@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gateway import config
-from gateway.config import Config, ConfigError, Problem
+from gateway.config import FIRST, Config, ConfigError, Problem, parse_address
 
 if TYPE_CHECKING:
     from gateway.app import Addresses, ToolListing
@@ -30,6 +30,8 @@ examples:
   mcp-gateway check gateway.yaml           is this file right?
   mcp-gateway serve --config gateway.yaml  start the gateway
   mcp-gateway serve mcp.json               the same with the mcpServers file of a desktop client
+  mcp-gateway stdio mcp.json               the same as a program that a desktop client starts
+  mcp-gateway init --from mcp.json         make a commented gateway.yaml of such a file
   mcp-gateway tools --config gateway.yaml  what will a client see?
   mcp-gateway doctor --config gateway.yaml  what is wrong with the servers behind it?
   mcp-gateway explain --config gateway.yaml tools/list
@@ -51,6 +53,15 @@ class App(Protocol):
         warnings: Sequence[str] = (),
     ) -> int: ...
 
+    def serve_stdio(
+        self,
+        config: Config,
+        endpoint: str,
+        *,
+        authorization: str | None = None,
+        warnings: Sequence[str] = (),
+    ) -> int: ...
+
     def list_tools(self, config: Config, endpoint: str) -> "Coroutine[None, None, ToolListing]": ...
 
 
@@ -62,7 +73,7 @@ def main(argv: Sequence[str] | None = None, *, app: App | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConfigError as error:
-        return _wrong_config(error.problems, getattr(arguments, "config", None) or arguments.file)
+        return _wrong_config(error.problems, _file_of(arguments))
     except BrokenPipeError:
         # The reader of a pipe such as `| head` has left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,8 +86,12 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
     match arguments.command:
         case "serve":
             return _serve(arguments, app)
+        case "stdio":
+            return _stdio(arguments, app)
         case "check":
             return _check(arguments)
+        case "init":
+            return _init(arguments)
         case "tools":
             return _tools(arguments, app)
         case "doctor":
@@ -108,6 +123,42 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
         return (app or _app()).serve(settings, ready=announce, warnings=warnings)
     except OSError as error:
         return _cannot_start(settings, error)
+
+
+def _stdio(arguments: argparse.Namespace, app: App | None) -> int:
+    """Be a server over stdin and stdout; all that is not a message of the protocol goes to stderr."""
+    warnings: list[str] = []
+    settings = _load(arguments, warn=warnings.append)
+    endpoint = arguments.endpoint or next(iter(settings.endpoints))
+    if endpoint not in settings.endpoints:
+        return _no_endpoint(settings, endpoint)
+    try:
+        authorization = None if arguments.token_env is None else _authorization(arguments.token_env)
+        settings = settings.model_copy(update={"admin": _admin(settings, arguments.admin)})
+        return (app or _app()).serve_stdio(settings, endpoint, authorization=authorization, warnings=warnings)
+    except _NoToken as error:
+        return _complain(str(error), error.advice, code=WRONG)
+    except ValueError as error:
+        return _complain(f"--admin: {error}", "use --admin 127.0.0.1:9090", code=WRONG)
+    except OSError as error:
+        return _cannot_start(settings, error)
+
+
+def _admin(settings: Config, wanted: str | None) -> str:
+    """Return where the admin listener is: nowhere unless asked for, as a client may start many of us.
+
+    Without an address it is the configuration's. Raises ValueError for what is no address.
+    """
+    if wanted is None or wanted == "off":
+        return "off"
+    address = wanted or settings.admin
+    parse_address(address)
+    return address
+
+
+def _no_endpoint(settings: Config, endpoint: str) -> int:
+    known = " or ".join(f"--endpoint {path}" for path in settings.endpoints)
+    return _complain(f"there is no endpoint {endpoint}", f"use {known}", code=WRONG)
 
 
 def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
@@ -169,12 +220,46 @@ def _check(arguments: argparse.Namespace) -> int:
     return FINE
 
 
+def _init(arguments: argparse.Namespace) -> int:
+    """Write a first configuration, or one made of an editor's file; what is there already stays."""
+    source, target = arguments.source, arguments.target
+    if source is None:
+        return _written(target, FIRST, "check it with", code=FINE)
+    made = config.draft_file(source, keep_secrets=arguments.keep_secrets)
+    for remark in made.remarks:
+        _warn(remark)
+    for problem in made.problems:
+        print(f"problem: {_plain(problem)}", file=sys.stderr)
+    if not made.taken:
+        advice = "mend the above and run this again; `mcp-gateway init` alone writes an example"
+        return _complain(f"{source} holds no server that can be taken over", advice, code=WRONG)
+    first = f"set {', '.join(made.variables)}, and then try" if made.variables else "check it with"
+    return _written(target, made.text, first, code=PROBLEMS if made.problems else FINE)
+
+
+def _written(target: str, text: str, advice: str, *, code: int) -> int:
+    """Write a new file, readable by its owner alone as it may come to hold a secret; `-` is stdout."""
+    if target == "-":
+        print(text, end="")
+        return code
+    try:
+        with open(target, "x", encoding="utf-8", opener=lambda path, how: os.open(path, how, 0o600)) as file:
+            file.write(text)
+    except FileExistsError:
+        advice = "choose another name for the new file, or - for stdout"
+        return _complain(f"{target} is there already and stays as it is", advice, code=WRONG)
+    except OSError as error:
+        return _complain(f"cannot write {target}: {error.strerror or error}", code=WRONG)
+    print(f"{target}: written")
+    print(f"next: {advice} `mcp-gateway check {shlex.quote(target)}`", file=sys.stderr)
+    return code
+
+
 def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     settings = _load(arguments)
     endpoint = arguments.endpoint or next(iter(settings.endpoints))
     if endpoint not in settings.endpoints:
-        known = " or ".join(f"--endpoint {path}" for path in settings.endpoints)
-        return _complain(f"there is no endpoint {endpoint}", f"use {known}", code=WRONG)
+        return _no_endpoint(settings, endpoint)
     import asyncio  # only here, as gateway.app: the quick commands start without either
 
     try:
@@ -202,8 +287,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     settings = _load(arguments)
     variables: list[str] = arguments.token_env or []
     if arguments.endpoint is not None and arguments.endpoint not in settings.endpoints:
-        known = " or ".join(f"--endpoint {path}" for path in settings.endpoints)
-        return _complain(f"there is no endpoint {arguments.endpoint}", f"use {known}", code=WRONG)
+        return _no_endpoint(settings, arguments.endpoint)
     if len(variables) > (2 if arguments.audit else 1):
         most = "two callers are compared" if arguments.audit else "one token will do; two go with --audit"
         return _complain("that is too many --token-env", most, code=WRONG)
@@ -381,6 +465,11 @@ def _authorization(variable: str) -> str:
     return token if " " in token else f"Bearer {token}"
 
 
+def _file_of(arguments: argparse.Namespace) -> str:
+    named = (getattr(arguments, name, None) for name in ("config", "file", "source"))
+    return next((name for name in named if name), "")
+
+
 def _load(arguments: argparse.Namespace, *, warn: Callable[[str], None] | None = None) -> Config:
     return config.load_file(arguments.config or arguments.file, warn=warn or _warn)
 
@@ -453,9 +542,43 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(serve)
     serve.add_argument("--json", action="store_true", help="say where it listens as one line of JSON")
 
+    stdio = commands.add_parser("stdio", help="serve one client over stdin and stdout; listens nowhere")
+    _add_config(stdio)
+    stdio.add_argument("--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first")
+    stdio.add_argument(
+        "--admin",
+        nargs="?",
+        const="",
+        metavar="HOST:PORT",
+        help="serve health, metrics and questions of operators; default: where the configuration says",
+    )
+    stdio.add_argument(
+        "--token-env", metavar="VAR", help="the variable that holds the token for `auth: forward`"
+    )
+
     check = commands.add_parser("check", help="say whether a file is right; starts nothing")
     check.add_argument("file", metavar="FILE", help="a YAML configuration or an mcpServers JSON file")
     check.add_argument("--json", action="store_true", help="answer as JSON")
+
+    init = commands.add_parser("init", help="write a commented configuration to begin with")
+    init.add_argument(
+        "target",
+        nargs="?",
+        default="gateway.yaml",
+        metavar="FILE",
+        help="the new file, or - for stdout; default: gateway.yaml",
+    )
+    init.add_argument(
+        "--from",
+        dest="source",
+        metavar="MCP.JSON",
+        help="the servers file of Claude, Cursor, VS Code or another client, whose servers are taken over",
+    )
+    init.add_argument(
+        "--keep-secrets",
+        action="store_true",
+        help="copy secrets, too; otherwise a variable takes the place of each",
+    )
 
     tools = commands.add_parser("tools", help="ask the upstreams and show the tools that a client will see")
     _add_config(tools)

@@ -30,6 +30,7 @@ from gateway.settings.document import (
     show_path,
 )
 from gateway.settings.document import Path as YamlPath
+from gateway.settings.draft import FIRST, Draft, draft
 from gateway.settings.explain import DERIVED, explain, nearest
 from gateway.settings.json_schema import json_schema
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
@@ -69,6 +70,7 @@ from gateway.settings.values import (
     StateSize,
     Text,
     UpstreamUrl,
+    VariableText,
     Wait,
     is_loopback,
     parse_address,
@@ -77,6 +79,7 @@ from gateway.settings.values import (
 )
 
 __all__ = [
+    "FIRST",
     "MASKED_FROM",
     "VERSION",
     "Address",
@@ -86,6 +89,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Cors",
+    "Draft",
     "Endpoint",
     "Identity",
     "Limits",
@@ -99,6 +103,7 @@ __all__ = [
     "ToolRules",
     "Upstream",
     "UpstreamCache",
+    "draft_file",
     "load",
     "load_file",
     "parse_address",
@@ -113,6 +118,7 @@ MASKED_FROM = 6
 """Characters from which a secret is hidden wherever it stands in the log, inside a word, too."""
 
 _NOT_YET = "not supported by this version"
+_STAND_IN = "a-value-for-a-variable"
 
 
 class Model(BaseModel):
@@ -305,7 +311,7 @@ class Upstream(Model):
     """The program of a server that is started by the gateway and speaks over its stdin and stdout."""
     args: list[str] = Field(default=[], repr=False)
     """The program's arguments."""
-    env: Mapping[Text, Secret] = {}
+    env: Mapping[Text, VariableText] = {}
     """The program's environment, beside PATH, HOME and what else any program needs; nothing is inherited."""
     cwd: Text | None = None
     """The folder the program is started in; by default the gateway's own."""
@@ -653,6 +659,33 @@ _LATER: Mapping[tuple[str, ...], str] = {
 
 def load_file(path: str | Path, *, warn: Callable[[str], None] = lambda _: None) -> Config:
     """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
+    return load(_text_in(path), file=str(path), folder=Path(path).absolute().parent, warn=warn)
+
+
+def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str, str] = os.environ) -> Draft:
+    """Return the configuration that an editor's servers file comes to, and what there is to say of it.
+
+    A variable that is not set yet counts as set. Raises ConfigError for a file that cannot be read, or that
+    no editor wrote.
+    """
+    file, folder = str(path), Path(path).absolute().parent
+    document = read(_text_in(path), file=file, env=env, verbatim=mcp_servers.is_bare)
+    if not mcp_servers.is_bare(document.data):
+        raise ConfigError(
+            [Problem(file, 1, "", "expected the servers file of an editor: mcpServers or servers")]
+        )
+    around = mcp_servers.surroundings(document.data, env, folder)
+    made = draft(document, around, frozenset(Config.model_fields), keep_secrets=keep_secrets)
+    given = {**dict.fromkeys(made.variables, _STAND_IN), **env}
+    try:
+        load(made.text, folder=folder, env=given, warn=made.remarks.append)
+    except ConfigError as error:
+        made.problems += [f"{one.path}: {one.message}" for one in error.problems if made.taken]
+    return made
+
+
+def _text_in(path: str | Path) -> str:
+    """Return the text of a file; raises ConfigError."""
     file = Path(path)
     try:
         with file.open("rb") as opened:
@@ -665,7 +698,7 @@ def load_file(path: str | Path, *, warn: Callable[[str], None] = lambda _: None)
         raise ConfigError([Problem(str(path), 0, "", reason)]) from None
     if len(content) > MOST_BYTES:
         raise ConfigError([Problem(str(path), 0, "", TOO_LARGE)])
-    return load(text, file=str(path), folder=file.absolute().parent, warn=warn)
+    return text
 
 
 def load(
@@ -676,14 +709,14 @@ def load(
     env: Mapping[str, str] = os.environ,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Config:
-    """Return the configuration that a YAML text or a bare mcpServers JSON text holds.
+    """Return the configuration that a YAML text or an editor's mcpServers file holds.
 
     `file` is what messages call it, `folder` where its relative paths start. Raises ConfigError with all
     problems at once; `warn` is handed what is allowed but worth a second look.
     """
-    document = read(text, file=file, env=env)
+    document = read(text, file=file, env=env, verbatim=mcp_servers.is_bare)
     if mcp_servers.is_bare(document.data):
-        mcp_servers.translate(document, frozenset(Config.model_fields), warn)
+        mcp_servers.translate(document, frozenset(Config.model_fields), warn, env=env, folder=folder)
     data = document.data
     if not isinstance(data, dict):
         raise ConfigError([Problem(file, 1, "", "expected a mapping of keys such as `upstreams`")])

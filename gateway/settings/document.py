@@ -6,7 +6,7 @@ variable can become YAML or name another variable (B41). Every problem is collec
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,6 +25,9 @@ _MOST_NODES = 200_000  # aliases of aliases would otherwise grow without bound
 _TAG = "tag:yaml.org,2002:"
 _CREDENTIALS = frozenset({"auth", "headers", "secrets"})
 _ODD_NUMBER = re.compile(r"[-+]?(?:0[0-9A-Za-z_]+|[0-9]+_[0-9_]*)")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_EXTRA_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BARE = re.compile(r"(?<![^ ])\$([A-Za-z_][A-Za-z0-9_]*)(?![^ ])")
 _VARIABLE = re.compile(
@@ -140,8 +143,13 @@ def bare_variables(document: Document, env: Mapping[str, str]) -> Iterator[str]:
             yield f"{show_path(path)}: `${name}` without braces is text; did you mean ${{{name}}}?"
 
 
-def read(text: str, *, file: str, env: Mapping[str, str]) -> Document:
-    """Return the document that a YAML or JSON text is; raises ConfigError when it is neither."""
+def read(
+    text: str, *, file: str, env: Mapping[str, str], verbatim: Callable[[object], bool] = lambda _: False
+) -> Document:
+    """Return the document that a YAML or JSON text is; raises ConfigError when it is neither.
+
+    `verbatim` says of the data whether its variables are somebody else's: then they stay as they are written.
+    """
     if len(text) > MOST_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise ConfigError([Problem(file, 0, "", TOO_LARGE)])
     yaml = YAML(typ="safe", pure=True)
@@ -160,29 +168,44 @@ def read(text: str, *, file: str, env: Mapping[str, str]) -> Document:
     if root is None:
         raise ConfigError([Problem(file, 0, "", "the file is empty: it needs at least `upstreams`")])
     document = Document(file)
-    document.data = _Reader(document, env, yaml).value(root, ())
+    document.data = _Reader(document, None, yaml).value(root, ())
+    if not verbatim(document.data):
+        document = Document(file)
+        document.data = _Reader(document, env, yaml).value(root, ())
     return document
 
 
 def _as_yaml(text: str) -> str:
-    """Return JSON in the subset that YAML reads the same way; other text as it is."""
+    """Return JSON in the subset that YAML reads the same way; other text as it is.
+
+    Editors allow comments and commas too many in their JSON: those become spaces, so that lines stay lines.
+    """
     text = text.removeprefix("\ufeff")
-    if not text.lstrip().startswith("{"):
+    if text.lstrip()[:1] not in ("{", "/"):
+        return text
+    plain = _EXTRA_COMMA.sub(_blanked, _COMMENT.sub(_blanked, text))
+    if not plain.lstrip().startswith("{"):
         return text
     try:
-        json.loads(text)
+        json.loads(plain)
     except (ValueError, RecursionError):
-        return text
+        return plain if text.lstrip().startswith("/") else text
+    text = plain
     # In valid JSON a raw tab is always space between tokens, and these characters only stand inside strings.
     return re.sub(
         "[\x7f-\x9f\u2028\u2029\ufeff]", lambda hit: f"\\u{ord(hit[0]):04x}", text.replace("\t", " ")
     )
 
 
-class _Reader:
-    """One walk over the nodes of a file."""
+def _blanked(hit: re.Match[str]) -> str:
+    """Return spaces for what is no string, line breaks kept."""
+    return hit[0] if hit[0].startswith('"') else re.sub(r"[^\n]", " ", hit[0])
 
-    def __init__(self, document: Document, env: Mapping[str, str], yaml: YAML) -> None:
+
+class _Reader:
+    """One walk over the nodes of a file; without an `env` the variables stay as they are written."""
+
+    def __init__(self, document: Document, env: Mapping[str, str] | None, yaml: YAML) -> None:
         self._document = document
         self._env = env
         self._yaml = yaml
@@ -292,6 +315,12 @@ class _Reader:
             if _SURROGATE.search(text):
                 complaints.append("half a surrogate pair (\\ud800 to \\udfff) is no text")
 
+        env = self._env
+        if env is None:
+            for complaint in complaints:
+                self._document.report(path, complaint)
+            return UNREADABLE if complaints else text
+
         def put_in(hit: re.Match[str]) -> str:
             if hit[0] == "$$":
                 return "$"
@@ -301,7 +330,7 @@ class _Reader:
                 )
                 return ""
             name = hit["name"]
-            value = self._env.get(name)
+            value = env.get(name)
             if hit["fallback"] and not value:
                 return hit["default"].replace("$$", "$")
             if value is None:

@@ -181,6 +181,12 @@ def _sound_secret(value: SecretStr) -> SecretStr:
     return value
 
 
+def _sound_variable(value: SecretStr) -> SecretStr:
+    if "\0" in value.get_secret_value():
+        raise ValueError("a variable of the environment cannot hold a NUL character")
+    return value
+
+
 def _redis_url(value: SecretStr) -> SecretStr:
     parse_redis_url(value.get_secret_value())
     return value
@@ -445,6 +451,10 @@ Depth = Annotated[int, Field(ge=1, le=500), BeforeValidator(_no_bool)]
 NameLength = Annotated[int, Field(ge=32, le=128), BeforeValidator(_no_bool)]
 Secret = Annotated[SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_secret), _SECRET_SCHEMA]
 """Text or `{file: /run/secrets/x}`; never printed."""
+VariableText = Annotated[
+    SecretStr, BeforeValidator(_read_secret), AfterValidator(_sound_variable), _SECRET_SCHEMA
+]
+"""The value of a variable for a program, which may be anything, a key of many lines or nothing, too."""
 RedisUrl = Annotated[
     SecretStr,
     BeforeValidator(_read_secret),

@@ -59,6 +59,8 @@ class UpstreamStatus:
     detail: str = ""
     discovered: Discovered | None = None
     active: int = 0
+    wire: str = ""
+    """How it is reached, for people."""
     since: float = 0.0
     outage: bool = False
     """Whether it is down for being out of reach or out of order, rather than for refusing."""
@@ -106,7 +108,7 @@ class Member:
 
     @property
     def status(self) -> UpstreamStatus:
-        return replace(self._status, active=self._upstream.active)
+        return replace(self._status, active=self._upstream.active, wire=self._upstream.wire)
 
     @property
     def state(self) -> State:

@@ -68,6 +68,10 @@ class ModernHttpUpstream:
         return self._name
 
     @property
+    def wire(self) -> str:
+        return "Streamable HTTP"
+
+    @property
     def active(self) -> int:
         return self._line.active
 

@@ -122,6 +122,10 @@ class StdioUpstream:
     def name(self) -> UpstreamName:
         return self._name
 
+    @property
+    def wire(self) -> str:
+        return "stdio"
+
     async def probe(self) -> Verdict:
         """Start it if it does not run, and find out what it speaks; raises nothing."""
         process = self._process

@@ -45,6 +45,11 @@ class Transport(Protocol):
     def name(self) -> UpstreamName: ...
 
     @property
+    def wire(self) -> str:
+        """How it is reached, for people: Streamable HTTP, HTTP+SSE or stdio."""
+        ...
+
+    @property
     def active(self) -> int:
         """Calls under way; a subscription is none."""
         ...

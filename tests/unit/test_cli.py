@@ -54,6 +54,19 @@ class ScriptedApp:
         )
         return self.code
 
+    def serve_stdio(
+        self,
+        config: Config,
+        endpoint: str,
+        *,
+        authorization: str | None = None,
+        warnings: Sequence[str] = (),
+    ) -> int:
+        self.asked.append(f"{endpoint} {config.admin} {authorization}")
+        if self.error:
+            raise self.error
+        return self.code
+
     async def list_tools(self, config: Config, endpoint: str) -> ToolListing:
         self.asked.append(endpoint)
         if self.error:
@@ -123,7 +136,7 @@ def test_warnings_do_not_fail_a_check(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"My Server": {"url": "http://a/mcp"}}}')
     assert main(["check", str(path)]) == 0
-    assert "warning: mcpServers.My Server becomes the upstream my-server" in capsys.readouterr().err
+    assert 'warning: mcpServers."My Server" becomes the upstream my-server' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["check", "serve", "tools", "doctor"])
@@ -172,11 +185,11 @@ def test_serve_hands_warnings_to_the_log(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["serve", str(path)], app=app) == 0
     assert capsys.readouterr().err == ""
     assert app.warnings == (
-        "mcpServers.My Server becomes the upstream my-server: its tools are named after that",
+        'mcpServers."My Server" becomes the upstream my-server: its tools are named after that',
     )
     path.write_text('{"mcpServers": {"My Server": {"url": "nope"}}}')
     assert main(["serve", str(path)], app=app) == 2
-    assert "warning: mcpServers.My Server becomes" in capsys.readouterr().err
+    assert 'warning: mcpServers."My Server" becomes' in capsys.readouterr().err
 
 
 def test_serve_ends_with_the_code_of_the_gateway(good: str) -> None:
@@ -537,3 +550,122 @@ def test_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(sys, "stdout", stream)
         assert main(["schema"]) == 1
         monkeypatch.setattr(sys, "stdout", io.StringIO())
+
+
+SERVERS = """{"mcpServers": {
+  "gh": {"url": "https://gh/mcp", "headers": {"Authorization": "Bearer hunter2"}, "timeout": 5},
+  "ed": {"command": "${command:pick}"},
+}}
+"""
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> str:
+    path = tmp_path / "mcp.json"
+    path.write_text(SERVERS)
+    return str(path)
+
+
+def test_init_writes_a_configuration_that_is_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says what comes next; only its owner may read what may come to hold secrets."""
+    path = tmp_path / "gateway.yaml"
+    assert main(["init", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{path}: written\n"
+    assert said.err == f"next: check it with `mcp-gateway check {path}`\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert main(["check", str(path)]) == 0
+
+
+def test_init_overwrites_nothing(good: str, servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever stands in the file."""
+    assert main(["init", good]) == 2
+    assert main(["init", good, "--from", servers]) == 2
+    assert capsys.readouterr().err.count(f"error: {good} is there already and stays as it is") == 2
+    assert Path(good).read_text() == GOOD
+
+
+def test_init_from_a_servers_file_tells_what_is_left_to_do(
+    servers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables to set, what was ignored, what was not taken over."""
+    path = Path(servers).with_name("new.yaml")
+    assert main(["init", "--from", servers, str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "warning: mcpServers.gh.timeout is ignored" in said
+    assert "problem: mcpServers.ed is not taken over: ${command:pick} is known to the editor only" in said
+    assert f"next: set GH_TOKEN, and then try `mcp-gateway check {path}`" in said
+    assert main(["check", str(path)]) == 2
+    assert "the variable GH_TOKEN is not set" in capsys.readouterr().err
+    monkeypatch.setenv("GH_TOKEN", "long-enough")
+    assert main(["check", str(path)]) == 0
+
+
+def test_init_writes_to_stdout(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text alone; secrets only when they are asked for."""
+    assert main(["init", "--from", servers, "-"]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("# Written by `mcp-gateway init`")
+    assert "hunter2" not in text
+    assert main(["init", "--from", servers, "--keep-secrets", "-"]) == 1
+    assert "hunter2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("upstreams: {a: http://a}", "expected the servers file of an editor"),
+        ('{"mcpServers": {}}', "holds no server that can be taken over"),
+        ('{"mcpServers": {"a": 5}}', "holds no server that can be taken over"),
+        ("{", "not valid YAML"),
+    ],
+)
+def test_init_makes_nothing_of_other_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """No file is left behind."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text(text)
+    assert main(["init", "--from", str(source), str(target)]) == 2
+    assert said in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_stdio_listens_nowhere_unless_asked(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may start many of it, which could not share an address."""
+    app = ScriptedApp()
+    assert main(["stdio", good], app=app) == 0
+    assert main(["stdio", good, "--admin"], app=app) == 0
+    assert main(["stdio", "-c", good, "--admin", "127.0.0.1:7", "--endpoint", "/mcp/dev"], app=app) == 0
+    assert app.asked == ["/mcp off None", "/mcp 127.0.0.1:9090 None", "/mcp/dev 127.0.0.1:7 None"]
+    monkeypatch.setenv("TOK", "hunter2")
+    assert main(["stdio", good, "--token-env", "TOK"], app=app) == 0
+    assert app.asked[-1] == "/mcp off Bearer hunter2"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--endpoint", "/none"), "there is no endpoint /none"),
+        (("--admin", "nowhere"), "--admin: "),
+        (("--token-env", "NOT_SET_HERE"), "holds no token"),
+    ],
+)
+def test_stdio_says_what_is_wrong_on_stderr(
+    good: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stdout is the client's."""
+    assert main(["stdio", good, *options], app=ScriptedApp()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert "next: " in err
+
+
+def test_an_address_that_is_taken_ends_stdio(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it ends serve."""
+    app = ScriptedApp(error=OSError(errno.EADDRINUSE, "Address already in use"))
+    assert main(["stdio", good, "--admin"], app=app) == 1
+    assert "cannot listen" in capsys.readouterr().err
