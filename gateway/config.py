@@ -354,13 +354,6 @@ class Upstream(Model):
     trust_env: Flag = False
     """Follow HTTP_PROXY, HTTPS_PROXY and NO_PROXY; a loopback address is never proxied."""
 
-    @field_validator("era", mode="before")
-    @classmethod
-    def _no_legacy(cls, era: object) -> object:
-        if era == "legacy":
-            raise ValueError(f"`legacy` is {_NOT_YET}: upstreams must speak 2026-07-28")
-        return era
-
     @model_validator(mode="after")
     def _one_way_to_it(self) -> Self:
         if (self.url is None) == (self.command is None):

@@ -19,7 +19,15 @@ from gateway.core.capabilities import needed
 from gateway.core.discover import extends, notifies, subscribes
 from gateway.core.following import Following, Granted, State
 from gateway.core.sifting import Sieve
-from gateway.protocol.call import Challenge, Notice, Principal, Reason, UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import (
+    Challenge,
+    Context,
+    Notice,
+    Principal,
+    Reason,
+    UpstreamName,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
@@ -505,6 +513,7 @@ class Follower:
             stream.asked,
             capabilities=needed(TASKS) if stream.asked.tasks else b"{}",
             authorization=self.principal.authorization if self.at.context is not None else None,
+            context=Context(self.at.context or ""),
         )
         async with listen as listening:
             stream.acknowledged(listening.honoured)

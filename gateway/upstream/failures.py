@@ -31,6 +31,8 @@ class Failed(UpstreamUnavailable):
         self.transient = transient or unsent
         self.status = status
         self.retry_after = retry_after
+        self.contradicts = False
+        """Whether no server of the era that is spoken would have answered so (U-19a)."""
 
 
 class ProgramEnded(Failed):
@@ -69,3 +71,5 @@ class UpstreamError(McpError):
     def __init__(self, error: McpError, status: int) -> None:
         super().__init__(error.code, error.message, error.data)
         self.status = status
+        self.contradicts = False
+        """Whether no server of the era that is spoken would have answered so (U-19a)."""

@@ -255,10 +255,14 @@ class HttpLine:
 
     async def odd(self, response: Response, media: str, authorization: str | None) -> Failed:
         """Return the failure for an answer that is neither JSON nor a stream, its text in the detail."""
-        text = (await self.some(response))[:_EXCERPT]
-        words = " ".join(text.decode("utf-8", "replace").split())
+        return self.oddly(response, media, await self.some(response), authorization)
+
+    def oddly(self, response: Response, media: str, text: bytes, authorization: str | None) -> Failed:
+        """Return the same for an answer whose text was read already."""
+        words = " ".join(text[:_EXCERPT].decode("utf-8", "replace").split())
         excerpt = redact(words, self.credentials.secrets(authorization))[:200]
-        detail = f", {media[:80]}: {excerpt}" if excerpt else f", {media[:80]}"
+        said = ": ".join(filter(None, (media[:80], excerpt)))
+        detail = f", {said}" if said else ""
         if response.ok:
             return self.protocol(f"no JSON and no stream{detail}", response)
         return self.status(response, detail)

@@ -70,6 +70,13 @@ _OURS_TO_DROP = frozenset({legacy_server.COMPLETED, "notifications/tasks/status"
 _CHANGES = frozenset({known.invalidated_by for known in METHODS.values() if known.invalidated_by is not None})
 
 
+class SessionGone(Failed):
+    """The server knows the session no more; nothing of the request was done (X-29)."""
+
+    def __init__(self, upstream: UpstreamName, detail: str) -> None:
+        super().__init__(upstream, Reason.STATUS, f"{detail}: the session is gone", unsent=True)
+
+
 class Wire(Protocol):
     """How the messages of one session travel. It hands what arrives to `LegacySession.heard`."""
 
@@ -340,6 +347,11 @@ class LegacySession:
         for exchange in list(self._exchanges.values()):
             exchange.end(failure)
 
+    def retire(self, failure: BaseException) -> None:
+        """Have all that comes later fail; what is under way may still be answered."""
+        if self._failure is None:
+            self._failure = failure
+
     # A request and its end
 
     def _begin(self, request: Request, released: Callable[[], None] | None = None) -> Exchange:
@@ -468,9 +480,11 @@ class LegacySession:
                     question = exchange.questions.pop(key)
                     await self.wire.send(legacy_server.answer_message(question.id, given))
             exchange.shown = set()  # what nobody answered is asked again
-        except BaseException:
+        except BaseException as error:
             self._cancelled(exchange)
             self._finish(exchange)
+            if isinstance(error, SessionGone):  # the call itself had been sent
+                raise Failed(self.name, Reason.STATUS, error.detail) from None
             raise
         return await self._follow(exchange, emit)
 
@@ -491,7 +505,7 @@ class LegacySession:
             self._told(message, of)
 
     def _answered(self, message: Incoming, of: int | None) -> None:
-        id = of if message.id is None and message.error is not None else _number(message.id)
+        id = of if message.id is None and message.error is not None else number_of(message.id)
         exchange = None if id is None else self._exchanges.get(id)
         if exchange is None:
             self._dropped("notification", "an answer to nothing that is waited for")
@@ -560,8 +574,8 @@ class LegacySession:
         """Return the call that a notification is about, if anything says which (A-14)."""
         match message.method:
             case "notifications/progress":
-                params = _members(message.params)
-                id = _number(params.get(META_PROGRESS_TOKEN))
+                params = members_of(message.params)
+                id = number_of(params.get(META_PROGRESS_TOKEN))
                 return None if id is None else self._exchanges.get(id)
             case "notifications/message" if of is None or of not in self._exchanges:
                 return self._only(lambda request: request.log_level is not None)
@@ -574,7 +588,7 @@ class LegacySession:
         return found[0] if len(found) == 1 else None
 
     def _changed(self, message: Incoming) -> None:
-        params = _members(message.params)
+        params = members_of(message.params)
         params.pop("_meta", None)
         method = message.method or ""
         if method == "notifications/resources/updated" and text_or_none(params.get("uri")) is None:
@@ -583,7 +597,7 @@ class LegacySession:
         self._on_told(Notice(method, params))
 
     def _taken_back(self, message: Incoming) -> None:
-        id = _members(message.params).get("requestId")
+        id = members_of(message.params).get("requestId")
         if id is None or not any(exchange.taken_back(id) for exchange in self._exchanges.values()):
             self._dropped("notification", "it cancels what was not asked, or is answered already")
 
@@ -648,14 +662,15 @@ class _Waiting:
         self._session.drop(self._exchange)
 
 
-def _members(raw: Json | None) -> dict[str, Json]:
+def members_of(raw: Json | None) -> dict[str, Json]:
+    """Return the members of a message's params, none for what is no object."""
     try:
         return {} if raw is None or is_null(raw) else dict(split(raw))
     except Malformed:
         return {}
 
 
-def _number(raw: Json | None) -> int | None:
+def number_of(raw: Json | None) -> int | None:
     """Return the id that a message names; some servers give it back as a string (B22)."""
     if raw is None:
         return None

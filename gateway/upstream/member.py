@@ -162,11 +162,13 @@ class Member:
         except UpstreamUnavailable as error:
             outcome = error.reason
             detail = error.detail
-            if error.reason is Reason.ERA:
+            if error.reason is Reason.ERA or (isinstance(error, Failed) and error.contradicts):
                 self._probe_now.set()  # what the last probe found holds no longer (U-19a)
             raise
-        except McpError:
+        except McpError as error:
             outcome = "error"
+            if isinstance(error, UpstreamError) and error.contradicts:
+                self._probe_now.set()
             raise
         except Challenge:
             outcome = "challenge"
@@ -291,7 +293,9 @@ class Member:
             self._probe_now.clear()
             verdict = await self._probe()
             failures = failures + 1 if verdict.reason else 0
-            back = self._missed and verdict.reason is None
+            before = self._status.era
+            other = None not in (before, verdict.era) and before != verdict.era
+            back = (self._missed or other) and verdict.reason is None
             self._learn(verdict)
             if back:
                 self._missed = False

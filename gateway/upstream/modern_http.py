@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from gateway import config
 from gateway.protocol.call import (
     MODERN_VERSION,
@@ -75,17 +77,17 @@ class ModernHttpUpstream:
     def active(self) -> int:
         return self._line.active
 
-    async def probe(self) -> Verdict:
-        """Ask it who it is; raises nothing."""
-        verdict = await self._asked()
+    async def probe(self, asker: Request = PROBE) -> Verdict:
+        """Ask it, with the credential of this request, who it is; raises nothing."""
+        verdict = await self._asked(replace(PROBE, authorization=asker.authorization))
         if verdict.version is not None:
             self.version = verdict.version
         return verdict
 
-    async def _asked(self) -> Verdict:
+    async def _asked(self, probe: Request) -> Verdict:
         try:
             async with asyncio.timeout(self._probe_timeout):
-                reply = await negotiated(self, lambda: self.call(PROBE))
+                reply = await negotiated(self, lambda: self.call(probe))
                 return judge(reply, forced=self._forced)
         except TimeoutError:
             return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
@@ -140,10 +142,6 @@ class ModernHttpUpstream:
             listening.close()
             raise
         return listening
-
-    async def close(self) -> None:
-        """Close every connection; calls that are running or come later fail as STOPPING."""
-        await self._line.close()
 
     def _hang_up(self, response: Response) -> None:
         self._line.count_subscription(-1)

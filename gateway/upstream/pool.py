@@ -8,23 +8,40 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from gateway import config
-from gateway.protocol.call import Change, Emit, Reason, Reply, Request, UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import (
+    Change,
+    Context,
+    Emit,
+    Reason,
+    Reply,
+    Request,
+    UpstreamName,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import Json, encode
 from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
+from gateway.upstream.http_any import HttpUpstream
 from gateway.upstream.http_line import HttpLine
+from gateway.upstream.legacy_http import HttpSession
+from gateway.upstream.legacy_listening import Changes
+from gateway.upstream.legacy_upstream import LegacyUpstream
 from gateway.upstream.member import Member, OnChange, UpstreamStatus
 from gateway.upstream.modern_http import ModernHttpUpstream
 from gateway.upstream.parked import Parked
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
+from gateway.upstream.sessions import Key
 from gateway.upstream.stdio import StdioUpstream
 from gateway.upstream.transport import Listening, Transport
 
 __all__ = ["Discovered", "Listening", "Pace", "StaleSchema", "TimedOut", "UpstreamPool", "UpstreamStatus"]
+
+
+_NOBODY = Context()
 
 
 class UpstreamPool:
@@ -48,7 +65,7 @@ class UpstreamPool:
         """Raise ValueError when a file that the settings name will not do."""
         self.on_change: OnChange | None = None
         self._background = background
-        self._parked = parked or Parked(LocalMailbox(), background)
+        self._parked = Parked(LocalMailbox(), background) if parked is None else parked
         self._closing = False
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
@@ -79,9 +96,7 @@ class UpstreamPool:
                     metrics=metrics,
                     environ=environ,
                 )
-                upstream = ModernHttpUpstream(
-                    line, settings, client_info=client_info, on_change=self._changed
-                )
+                upstream = self._over_http(line, settings, client_info, pace or Pace(), random)
             self._members[upstream.name] = Member(
                 upstream,
                 settings,
@@ -91,6 +106,49 @@ class UpstreamPool:
                 random=random,
                 pace=pace or Pace(),
             )
+
+    def _over_http(
+        self,
+        line: HttpLine,
+        settings: config.Upstream,
+        client_info: bytes,
+        pace: Pace,
+        random: Callable[[], float],
+    ) -> HttpUpstream:
+        changes = Changes(line.name, self._changed, self._background)
+
+        async def open(key: Key, rested: Callable[[], None]) -> HttpSession:
+            session = HttpSession(
+                line,
+                key,
+                settings,
+                client_info=client_info,
+                changes=changes,
+                parked=self._parked,
+                on_idle=rested,
+                pace=pace,
+                random=random,
+            )
+            try:
+                await session.open()
+            except BaseException:
+                await session.close()
+                raise
+            return session
+
+        return HttpUpstream(
+            line,
+            settings,
+            ModernHttpUpstream(line, settings, client_info=client_info, on_change=self._changed),
+            LegacyUpstream(
+                line.name,
+                settings,
+                open,
+                parked=self._parked,
+                background=self._background,
+                metrics=line.metrics,
+            ),
+        )
 
     def __repr__(self) -> str:
         return f"<UpstreamPool [{' | '.join(map(repr, self._members.values()))}]>"
@@ -134,6 +192,7 @@ class UpstreamPool:
         *,
         capabilities: Json = b"{}",
         authorization: str | None = None,
+        context: Context = _NOBODY,
     ) -> AsyncIterator[Listening]:
         """Hold a subscription to an upstream open; entering returns once it is acknowledged.
 
@@ -146,6 +205,7 @@ class UpstreamPool:
             {"notifications": spell(wanted)},
             capabilities=capabilities,
             authorization=authorization,
+            context=context,
         )
         async with self._members[name].listen(request, wanted) as listening:
             yield listening

@@ -34,9 +34,7 @@ SPOKEN = (MODERN_VERSION,)
 
 # Answers that speak of access or of the moment, and so say nothing about the era (U-17).
 _SILENT = frozenset({401, 403, 407, 408, 425, 429})
-_LATER = (
-    "it speaks a legacy protocol version; legacy upstreams are supported by a later version of the gateway"
-)
+_OLD = "it does not speak 2026-07-28"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,10 @@ class Verdict:
     detail: str = ""
     outage: bool = False
     """Whether it was out of reach or out of order, rather than refused."""
+    silent: bool = False
+    """Whether it lets in nobody without a credential of theirs; its era is not known then (U-17)."""
+    refused: bool = False
+    """Whether it does not serve a handshake where it was asked."""
 
 
 def judge(
@@ -73,17 +75,19 @@ def judge(
             return _judge_error(answer, forced)
         case Challenge():
             # With `auth: forward` the gateway has nothing of its own to show: somebody is there, that is all.
-            return Verdict(
-                "modern", MODERN_VERSION, detail=f"HTTP {answer.status} without a caller's credential"
-            )
+            return let_nobody_in(answer)
         case Failed(status=int(status)) if (
-            answer.reason is Reason.STATUS and _speaks_of_era(status) and not forced
+            answer.reason is Reason.STATUS and speaks_of_era(status) and not forced
         ):
-            return Verdict(
-                "legacy", reason=Reason.ERA, detail=f"{answer.detail} to server/discover: {_LATER}"
-            )
+            return Verdict("legacy", reason=Reason.ERA, detail=f"{answer.detail} to server/discover: {_OLD}")
         case _:
             return Verdict(None, reason=answer.reason, detail=answer.detail, outage=answer.outage)
+
+
+def let_nobody_in(challenge: Challenge) -> Verdict:
+    """Return what is known of a server that wants a caller's own credential."""
+    detail = f"HTTP {challenge.status} without a caller's credential"
+    return Verdict("modern", MODERN_VERSION, detail=detail, silent=True)
 
 
 def mutual(supported: Sequence[str]) -> str | None:
@@ -102,7 +106,7 @@ def supported_versions(error: UpstreamError) -> tuple[str, ...]:
 def no_common_version(versions: Sequence[str]) -> str:
     """Return why an upstream that supports only these versions cannot be used."""
     if any(version in LEGACY_VERSIONS for version in versions):
-        return f"it supports {_listed(versions)}: {_LATER}"
+        return f"it supports {_listed(versions)}"
     return f"it supports {_listed(versions)}, the gateway {_listed(SPOKEN)}"
 
 
@@ -137,10 +141,11 @@ def _judge_error(error: UpstreamError, forced: bool) -> Verdict:
         return Verdict("modern", MODERN_VERSION, detail=f"error {error.code} to server/discover")
     if error.status in _SILENT or error.status >= 500:
         return Verdict(None, reason=Reason.STATUS, detail=f"HTTP {error.status}, error {error.code}")
-    return Verdict("legacy", reason=Reason.ERA, detail=f"error {error.code} to server/discover: {_LATER}")
+    return Verdict("legacy", reason=Reason.ERA, detail=f"error {error.code} to server/discover: {_OLD}")
 
 
-def _speaks_of_era(status: int) -> bool:
+def speaks_of_era(status: int) -> bool:
+    """Whether an answer with this status, and no modern body, is that of a server of another era."""
     return 400 <= status < 500 and status not in _SILENT
 
 

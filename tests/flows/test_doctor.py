@@ -171,7 +171,7 @@ async def test_a_forwarding_upstream_is_shown_the_callers_token_and_no_other_is(
 
 
 async def test_what_does_not_work_is_told_of_each_and_stops_nobody() -> None:
-    """A dead one, a legacy one, one that hangs, one that refuses a list, one that is whole."""
+    """A dead one, one at no address, one that hangs, one that refuses a list, one that is whole."""
     async with (
         ScriptedUpstream() as old,
         ScriptedUpstream(tools=[tool("a")]) as slow,
@@ -194,7 +194,8 @@ async def test_what_does_not_work_is_told_of_each_and_stops_nobody() -> None:
             assert one.next
             found[one.upstream].append(one.what)
         assert "connection failed" in found["gone"][0]
-        assert "legacy" in found["old"][0]
+        assert "HTTP 404 to server/discover" in found["old"][0]
+        assert "it refuses initialize: HTTP 404" in found["old"][0]
         assert found["slow"] == ["tools/list: no answer in time, its list_timeout is 2s"]
         assert sorted(what.partition(":")[0] for what in found["odd"]) == [
             "broken is left out of tools/list", "resources/list"

@@ -59,14 +59,16 @@ async def test_the_first_probe_tells_what_the_upstream_is():
     "answered",
     [error(-32601, http=404), error(-32600, http=400, id="server-error"), status(404), status(405)],
 )
-async def test_a_legacy_upstream_is_down_with_a_clear_reason(answered):
-    """Legacy upstreams come later; until then calls say why they fail (U-16)."""
+async def test_an_upstream_that_speaks_no_known_version_is_down_with_a_clear_reason(answered):
+    """It is not modern, and shakes no hands either; calls say why they fail (U-16, U-18)."""
     async with ScriptedUpstream(tools=[tool("a")]) as upstream:
         upstream.on("server/discover", answered)
+        upstream.on("initialize", answered)
         async with running(alpha=upstream, pace=ONCE) as gateway:
             known = gateway.pool.status(ALPHA)
-            assert (known.state, known.era, known.last_error) == ("down", "legacy", Reason.ERA)
-            assert "legacy upstreams are supported by a later version" in known.detail
+            assert (known.state, known.era, known.last_error) == ("down", None, Reason.ERA)
+            assert "to server/discover: it does not speak 2026-07-28" in known.detail
+            assert "it refuses initialize" in known.detail
             assert not gateway.pool.available(ALPHA)
             with pytest.raises(UpstreamUnavailable) as caught:
                 await gateway.tool()

@@ -223,7 +223,6 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {url: http://a, args: [x]}}", "`args` goes with `command`, not with `url`"),
         ("{a: {command: npx, auth: forward}}", "a program is given its credentials in `env`"),
         ("{a: {command: npx, env: {K: '${NOT_SET}'}}}", "NOT_SET"),
-        ("{a: {url: http://a, era: legacy}}", "`legacy` is not supported by this version"),
         ("{a: {url: http://a, isolation: x}}", "expected 'shared', 'caller' or 'session'"),
         ("{a: {url: http://a, cache: {partition: subject}}}", "`subject` is not supported by this version"),
         ("{a: {url: http://a, cache: {calls: {t: {}}}}}", "`ttl` is missing"),

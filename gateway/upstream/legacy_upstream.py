@@ -1,0 +1,220 @@
+"""A server of an older revision as an upstream: whose request goes to which session, over whatever wire."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from gateway import config
+from gateway.protocol.call import (
+    Challenge,
+    Emit,
+    Era,
+    Reason,
+    Reply,
+    Request,
+    UpstreamName,
+    UpstreamUnavailable,
+)
+from gateway.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Json,
+    McpError,
+    is_object,
+    split,
+    text_or_none,
+)
+from gateway.protocol.legacy_server import NOTHING, OFFERED
+from gateway.protocol.subscriptions import Wanted
+from gateway.support.metrics import Metrics
+from gateway.support.tasks import Background
+from gateway.upstream.failures import Failed, UpstreamError
+from gateway.upstream.legacy_listening import Ears, LegacyListening
+from gateway.upstream.legacy_session import LegacySession, SessionGone
+from gateway.upstream.parked import Parked
+from gateway.upstream.probing import PROBE, Discovered, Verdict, let_nobody_in
+from gateway.upstream.sessions import Key, Sessions, key_of
+
+log = logging.getLogger(__name__)
+
+
+class OpenSession(Protocol):
+    """A session on a wire of its own."""
+
+    session: LegacySession
+    ears: Ears
+
+    @property
+    def active(self) -> int: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    async def hears(self) -> bool:
+        """Whether the server can tell of changes by itself, once that is known."""
+        ...
+
+    def gone(self, gone: SessionGone) -> None:
+        """Take note that the server knows it no more."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Refused(Failed):
+    """The server does not open a session; `code` is that of its JSON-RPC error, if it sent one."""
+
+    def __init__(self, upstream: UpstreamName, detail: str, *, code: int | None, status: int | None) -> None:
+        super().__init__(upstream, Reason.ERA, f"it refuses initialize: {detail}", status=status)
+        self.code = code
+
+
+class LegacyUpstream:
+    """One server of an older revision, with all sessions that it has with us."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        settings: config.Upstream,
+        open: Callable[[Key, Callable[[], None]], Awaitable[OpenSession]],
+        *,
+        parked: Parked,
+        background: Background,
+        metrics: Metrics,
+    ) -> None:
+        """`open` returns an open session of this key; what it is handed is called whenever that rests."""
+        self.name = name
+        self._settings = settings
+        self._opener = open
+        self._parked = parked
+        self._metrics = metrics
+        self._secret = os.urandom(32)
+        self._sessions: Sessions[OpenSession] = Sessions(
+            self._open, most=settings.sessions, idle=settings.session_idle, background=background, name=name
+        )
+        self.version = OFFERED
+        """The revision last settled on."""
+
+    def __repr__(self) -> str:
+        return f"<LegacyUpstream {self.name} {self.version}: {self._sessions!r}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a session of the gateway's own."""
+        return self._sessions.get(Key()) is not None
+
+    async def probe(self, asker: Request = PROBE) -> Verdict:
+        """Find out whether it answers whoever asks, by a session that is there or else a new one (B29)."""
+        key = self._key(replace(asker, capabilities=NOTHING))
+        try:
+            fresh = self._sessions.get(key) is None
+            for attempt in (1, 2):
+                try:
+                    async with self._sessions.use(key) as one:
+                        if not fresh and attempt == 1:
+                            await one.session.ping()
+                        return self._verdict(one.session)
+                except SessionGone as gone:
+                    self._forget(key, one, gone)
+            raise AssertionError("a session that was just opened is not asked")
+        except Refused as refused:
+            modern = refused.code == UNSUPPORTED_PROTOCOL_VERSION
+            era: Era | None = "modern" if modern else None
+            return Verdict(era, reason=Reason.ERA, detail=refused.detail, refused=not modern)
+        except UpstreamUnavailable as error:
+            return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
+        except Challenge as challenge:
+            return let_nobody_in(challenge)
+
+    async def call(self, request: Request, emit: Emit | None = None) -> Reply:
+        """Return the result, or what the server asks first; raises UpstreamError, Failed or Challenge."""
+        state = text_or_none(request.params.get("requestState"))
+        if state is not None:
+            answers = _answers(request.params.get("inputResponses"))
+            return await self._parked.resume(state, request.context, answers, emit)
+        key = self._key(request)
+        for _ in range(2):
+            try:
+                async with self._sessions.use(key) as one:
+                    return await one.session.call(request, emit)
+            except SessionGone as gone:
+                self._forget(key, one, gone)
+        raise Failed(self.name, Reason.STATUS, "it forgets each session at once")
+
+    async def listen(self, request: Request, wanted: Wanted) -> LegacyListening:
+        """Return what the server tells of changes; raises McpError -32601 where it tells of none (L-26)."""
+        key = self._key(request)
+        for _ in range(2):
+            try:
+                async with self._sessions.use(key) as one:
+                    listening = LegacyListening(
+                        one.session, one.ears, idle=self._settings.listen_idle, metrics=self._metrics
+                    )
+                    try:
+                        if not await one.hears():
+                            raise UpstreamError(McpError(METHOD_NOT_FOUND, "it has no standing stream"), 200)
+                        await listening.open(wanted)
+                    except BaseException:
+                        listening.close()
+                        raise
+                    return listening
+            except SessionGone as gone:
+                self._forget(key, one, gone)
+        raise Failed(self.name, Reason.STATUS, "it forgets each session at once")
+
+    async def close(self) -> None:
+        """End every session."""
+        await self._sessions.close()
+
+    async def _open(self, key: Key) -> OpenSession:
+        try:
+            one = await self._opener(key, lambda: self._sessions.rested(key))
+        except SessionGone as gone:
+            raise Failed(self.name, Reason.STATUS, f"{gone.detail} before it was open") from None
+        except UpstreamError as error:
+            # Whatever it is, it is no answer to what a client asked.
+            raise Refused(
+                self.name, f"error {error.code}, HTTP {error.status}", code=error.code, status=error.status
+            ) from None
+        except Failed as failure:
+            if failure.reason is Reason.STATUS and failure.status in _NOT_SERVED:
+                raise Refused(self.name, failure.detail, code=None, status=failure.status) from None
+            raise
+        self.version = one.session.version
+        return one
+
+    def _forget(self, key: Key, one: OpenSession, gone: SessionGone) -> None:
+        log.info("upstream %s: %s; opening another", self.name, gone.detail)
+        one.gone(gone)
+        self._sessions.forget(key, one)
+
+    def _key(self, request: Request) -> Key:
+        return key_of(request, self._settings, self._credential(request.authorization))
+
+    def _credential(self, authorization: str | None) -> str:
+        if authorization is None:
+            return ""
+        return hashlib.blake2b(authorization.encode(), key=self._secret, digest_size=16).hexdigest()
+
+    def _verdict(self, session: LegacySession) -> Verdict:
+        greeting = session.greeting
+        assert greeting is not None
+        discovered = Discovered(
+            greeting.capabilities, greeting.instructions, (greeting.version,), greeting.discovered
+        )
+        return Verdict("legacy", greeting.version, discovered)
+
+
+_NOT_SERVED = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
+"""What servers answer to an initialize that is none of theirs."""
+
+
+def _answers(raw: Json | None) -> Mapping[str, Json]:
+    if raw is None or not is_object(raw):
+        raise McpError(INVALID_PARAMS, "inputResponses must be an object")
+    return split(raw)

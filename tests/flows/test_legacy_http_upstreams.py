@@ -1,0 +1,724 @@
+"""Servers of older revisions behind the gateway, over Streamable HTTP with sessions."""
+
+import asyncio
+import json
+
+import pytest
+
+from gateway.protocol.call import Context, Reason, UpstreamUnavailable
+from gateway.protocol.jsonrpc import McpError
+from gateway.protocol.subscriptions import Wanted
+from tests.support import pools
+from tests.support.legacy_upstream import LegacyServer, streamed, text
+from tests.support.pools import ALPHA, settings
+from tests.support.running import running
+from tests.support.scripted import (
+    ScriptedUpstream,
+    error,
+    event,
+    hang,
+    notification,
+    result,
+    sse,
+    status,
+    tool,
+)
+
+ELICITATION = {"elicitation": {}}
+ASK = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+
+
+# Both ways
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+@pytest.mark.parametrize("stateless", [False, True])
+async def test_a_server_of_an_older_revision_is_served_to_a_modern_client(version, stateless):
+    """Every method, each answer with the members a modern one has; nothing modern reaches the server."""
+    async with (
+        LegacyServer(
+            version=version,
+            stateless=stateless,
+            tools=[tool("add"), tool("sub")],
+            prompts=[{"name": "hello"}],
+            resources=[{"uri": "file:///a", "name": "a"}],
+            page_size=1,
+        ) as server,
+        running({"alpha": server}) as gateway,
+    ):
+        assert gateway.status("alpha").era == "legacy"
+        assert gateway.status("alpha").version == version
+        listed = await gateway.ask("tools/list")
+        assert listed.names == ["alpha__add", "alpha__sub"]
+        assert listed.hints == (0, "private")
+        called = await gateway.ask("tools/call", {"name": "alpha__add", "arguments": {"a": 1.5}})
+        assert called.text == {"tool": "add", "arguments": {"a": 1.5}}
+        assert called.result["resultType"] == "complete"
+        uri = (await gateway.ask("resources/list")).names[0]
+        read = await gateway.ask("resources/read", {"uri": uri})
+        assert read.result["contents"][0]["text"] == "content of file:///a"
+        assert (await gateway.ask("prompts/get", {"name": "alpha__hello"})).text["prompt"] == "hello"
+        params = {
+            "ref": {"type": "ref/prompt", "name": "alpha__hello"},
+            "argument": {"name": "x", "value": "v"},
+            "context": {"arguments": {"y": "z"}},
+        }
+        completed = await gateway.ask("completion/complete", params)
+        assert completed.result["completion"]["values"] == ["v-one"]
+        assert ("context" in (await server.arrived("completion/complete")).params) is (version > "2025-04")
+        assert server.initialized == 1
+
+
+async def test_what_was_not_found_is_said_as_a_modern_server_would():
+    """-32002 becomes -32602 (X-02), and the merged discover says what the handshake did."""
+    async with (
+        LegacyServer(resources=[{"uri": "file:///a", "name": "a"}]) as server,
+        running({"alpha": server}) as gateway,
+    ):
+        server.on("resources/read", error(-32002, "gone", {"uri": "file:///a"}))
+        uri = (await gateway.ask("resources/list")).names[0]
+        assert (await gateway.ask("resources/read", {"uri": uri})).code == -32602
+        discovered = (await gateway.ask("server/discover")).result
+        assert discovered["capabilities"]["tools"] == {"listChanged": True}
+
+
+async def test_progress_and_log_messages_reach_the_call_that_asked():
+    """Its own token comes back (E-34); the level is set at the server, and sieved all the same (S-24)."""
+
+    async def talk(call):
+        assert call.token is not None
+        await call.notify("notifications/progress", progressToken=call.token, progress=1, total=2)
+        await call.notify("notifications/progress", progressToken=call.token, progress=1)
+        await call.notify("notifications/progress", progressToken="strange", progress=5)
+        await call.notify("notifications/message", level="info", data="too low")
+        await call.notify("notifications/message", level="error", data="heard")
+        return text("done")
+
+    async with LegacyServer(tools=[tool("slow")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        meta = {"progressToken": "mine", "io.modelcontextprotocol/logLevel": "warning"}
+        answer = await gateway.ask("tools/call", {"name": "alpha__slow"}, meta=meta)
+        assert [(one["method"], one["params"]) for one in answer.notices] == [
+            ("notifications/progress", {"progressToken": "mine", "progress": 1, "total": 2}),
+            ("notifications/message", {"level": "error", "data": "heard"}),
+        ]
+        assert (await server.arrived("logging/setLevel")).params == {"level": "warning"}
+
+
+async def test_the_servers_own_requests_are_answered_at_once():
+    """ping with {}, everything else that nobody can be asked with -32601 (M-22)."""
+
+    async def talk(call):
+        return [
+            await call.ask("ping"),
+            await call.ask("roots/list"),
+            await call.ask("com.example/own"),
+            await call.ask("elicitation/create", ASK),
+        ]
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        ping, *others = json.loads(
+            (await gateway.ask("tools/call", {"name": "alpha__a"})).result["content"][0]["text"]
+        )
+        assert ping["result"] == {}
+        assert [one["error"]["code"] for one in others] == [-32601, -32601, -32601]
+
+
+async def test_batched_messages_are_read_where_they_exist():
+    """A revision of 2025-03-26 may put several into one (X-60)."""
+    async with (
+        LegacyServer(version="2025-03-26", tools=[tool("a")]) as server,
+        pools.running(alpha=server) as gateway,
+    ):
+
+        async def behave(exchange):
+            messages = [
+                notification("notifications/progress", progressToken=exchange.id, progress=1),
+                {"jsonrpc": "2.0", "id": exchange.id, "result": text("both")},
+            ]
+            await exchange.respond(200, {"Content-Type": "application/json"}, [json.dumps(messages).encode()])
+
+        server.on("tools/call", behave)
+        assert json.loads(await gateway.tool(wants_progress=True))["content"][0]["text"] == "both"
+        assert [method for method, _ in gateway.notices] == ["notifications/progress"]
+
+
+@pytest.mark.parametrize(
+    "answered", [status(202), status(204), status(200), status(200, b"{}", "application/json")]
+)
+async def test_a_success_that_holds_no_answer_has_failed(answered):
+    """U-25."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        server.on("tools/call", answered)
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await gateway.tool()
+        assert caught.value.reason is Reason.PROTOCOL
+        server.reset()
+        await gateway.tool()
+
+
+# Sessions (B02, B07, B29)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        error(-32001, "Session not found", http=404),
+        status(404),
+        error(-32000, "Bad Request: No valid session ID provided", http=400, id=None),
+        error(-32000, "Bad Request: Server not initialized", http=400),
+        status(410),
+    ],
+)
+async def test_a_forgotten_session_is_opened_anew_once_for_all(unknown):
+    """Twenty calls meet it at once: one handshake without a session header, each call once more (B02)."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        await gateway.tool()
+        before = len(server.seen("tools/call"))
+        server.unknown = unknown
+        server.forget()
+        await asyncio.gather(*(gateway.tool() for _ in range(20)))
+        assert server.initialized == 2
+        assert server.seen("initialize")[-1].header("mcp-session-id") is None
+        calls = server.seen("tools/call")[before:]
+        assert len([call for call in calls if call.header("mcp-session-id") == "session-2"]) == 20
+        assert len(calls) <= 40
+
+
+async def test_a_server_that_forgets_each_session_at_once_is_given_up():
+    """One replay, then a clear error (X-29)."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        server.once("tools/call", *[error(-32001, "Session not found", http=404)] * 2)
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await gateway.tool()
+        assert caught.value.reason is Reason.STATUS
+        assert len(server.seen("tools/call")) == 2
+        await gateway.tool()
+
+
+async def test_notes_of_two_users_are_kept_apart():
+    """A session for each caller; with another credential it is another, and lists follow calls (B07)."""
+    async with LegacyServer(tools=[tool("set_note"), tool("get_note")]) as server:
+        settings = {"alpha": {"url": server.url, "auth": "forward"}}
+        async with running(settings) as gateway:
+
+            async def note(token):
+                answer = await gateway.ask("tools/call", {"name": "alpha__get_note"}, token=token)
+                return answer.result["content"][0]["text"]
+
+            params = {"name": "alpha__set_note", "arguments": {"note": "of ann"}}
+            await gateway.ask("tools/call", params, token="ANN")
+            assert await note("ANN") == "of ann"
+            assert await note("BOB") == "none"
+            assert await note("ANN-2") == "none"
+            await gateway.ask("tools/list", token="BOB")
+            listed = server.seen("tools/list")[-1]
+            session = server.sessions[listed.header("mcp-session-id")]
+            assert (session.authorization, listed.header("authorization")) == ("Bearer BOB", "Bearer BOB")
+    for received in server.requests:
+        session = received.header("mcp-session-id")
+        if session is not None and received.method == "tools/call":
+            opened = server.seen("initialize")[int(session.removeprefix("session-")) - 1]
+            assert opened.header("authorization") == received.header("authorization")
+
+
+@pytest.mark.parametrize(
+    ("isolation", "found"), [(None, ["of ann", "none"]), ("shared", ["of ann", "of ann"])]
+)
+async def test_isolation_says_who_shares_a_session(isolation, found):
+    """By default nobody shares another caller's."""
+    async with (
+        LegacyServer(tools=[tool("set_note"), tool("get_note")]) as server,
+        running({"alpha": {"url": server.url, "isolation": isolation}}) as gateway,
+    ):
+        params = {"name": "alpha__set_note", "arguments": {"note": "of ann"}}
+        await gateway.ask("tools/call", params, token="ANN")
+        notes = [
+            await gateway.ask("tools/call", {"name": "alpha__get_note"}, token=one) for one in ("ANN", "BOB")
+        ]
+        assert [note.result["content"][0]["text"] for note in notes] == found
+
+
+async def test_idle_sessions_end_and_the_server_is_told():
+    """The gateway's own stays (B29)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        one = settings(server, session_idle=0.01)
+        async with pools.running(alpha=one) as gateway:
+            await gateway.tool(context=Context("ann"))
+            await gateway.tool(context=Context("bob"))
+            await server.until(lambda: len(server.deleted) == 2)
+            assert list(server.sessions) == ["session-1"]
+        assert len(server.deleted) == 3
+
+
+async def test_sessions_are_capped_and_the_one_idle_longest_ends():
+    """Whoever comes back has another (B29)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        few = settings(server, sessions=3)
+        async with pools.running(alpha=few) as gateway:
+            for caller in ("ann", "bob", "cid", "bob", "dan"):
+                await gateway.tool(context=Context(caller))
+            await server.until(lambda: len(server.deleted) == 2)
+            assert server.deleted == ["session-2", "session-4"]
+            assert list(server.sessions) == ["session-1", "session-3", "session-5"]
+
+
+async def test_a_thousand_health_checks_mint_no_session():
+    """They ask in the session that is there (B29)."""
+    async with LegacyServer() as server, pools.running(alpha=server) as gateway:
+        member = gateway.pool._members[ALPHA]
+        asyncio.get_running_loop().set_debug(False)  # which takes most of the time
+        for _ in range(1000):
+            verdict = await member._upstream.probe()
+            assert verdict.reason is None
+        assert (server.initialized, len(server.sessions)) == (1, 1)
+        assert len(server.seen("ping")) == 1000
+        assert server.connections < 20
+
+
+async def test_a_delete_that_is_refused_hurts_nobody():
+    """405 is a legal answer to it."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        hasty = settings(server, session_idle=0.01)
+        async with pools.running(alpha=hasty) as gateway:
+            server.on("", status(405))
+            await gateway.tool(context=Context("ann"))
+            await server.until(lambda: any(one.verb == "DELETE" for one in server.requests))
+            server.reset()
+            await gateway.tool(context=Context("ann"))
+
+
+# Cancelling (B21, U-23, X-63)
+
+
+async def test_a_client_that_leaves_cancels_at_the_server():
+    """By a notification with our id; closing its stream would be none (B21)."""
+    async with LegacyServer(tools=[tool("slow")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", hang())
+        async with gateway.open("tools/call", {"name": "alpha__slow"}, id=101):
+            call = await server.arrived("tools/call")
+        told = await server.arrived("notifications/cancelled")
+        assert told.params["requestId"] == call.message["id"]
+        assert told.header("mcp-session-id") == call.header("mcp-session-id")
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_at_the_server():
+    """X-63."""
+    async with LegacyServer(tools=[tool("slow")]) as server:
+        impatient = settings(server, timeout=0.3)
+        async with pools.running(alpha=impatient) as gateway:
+            server.on("tools/call", hang())
+            with pytest.raises(UpstreamUnavailable):
+                await gateway.tool()
+            call = await server.arrived("tools/call")
+            assert (await server.arrived("notifications/cancelled")).params["requestId"] == call.message["id"]
+
+
+# Questions (M-19 to M-22)
+
+
+async def test_a_question_inside_a_call_becomes_input_required():
+    """The call waits, the retry brings the answer to it, and the server goes on (M-19)."""
+
+    async def talk(call):
+        return (await call.ask("elicitation/create", ASK))["result"]
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION, token="ANN")
+        assert asked.result["resultType"] == "input_required"
+        ((key, request),) = asked.result["inputRequests"].items()
+        assert request["method"] == "elicitation/create"
+        assert request["params"]["message"] == "[alpha] Who?"
+        answer = {"action": "accept", "content": {"name": "Ann"}}
+        params = {
+            "name": "alpha__a",
+            "inputResponses": {key: answer},
+            "requestState": asked.result["requestState"],
+        }
+        done = await gateway.ask("tools/call", params, capabilities=ELICITATION, token="ANN")
+        assert json.loads(done.result["content"][0]["text"]) == answer
+        assert len(server.seen("tools/call")) == 1
+        declared = [one.params["capabilities"] for one in server.seen("initialize")]
+        assert declared == [{}, {"elicitation": {"form": {}}}]
+        again = await gateway.ask("tools/call", params, capabilities=ELICITATION, token="ANN")
+        assert again.code == -32602
+
+
+async def test_questions_that_come_together_are_asked_together_and_more_later():
+    """Two within the moment are one round, a third another (M-19)."""
+
+    async def talk(call):
+        first = await asyncio.gather(call.ask("roots/list"), call.ask("elicitation/create", ASK))
+        return [*first, await call.ask("roots/list")]
+
+    capabilities = {"elicitation": {}, "roots": {}}
+    answers = {"elicitation/create": {"action": "decline"}, "roots/list": {"roots": []}}
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        params = {"name": "alpha__a"}
+        rounds = []
+        while True:
+            answer = await gateway.ask("tools/call", params, capabilities=capabilities, token="ANN")
+            if answer.result["resultType"] == "complete":
+                break
+            asked = answer.result["inputRequests"]
+            rounds.append(sorted(one["method"] for one in asked.values()))
+            params = {
+                "name": "alpha__a",
+                "requestState": answer.result["requestState"],
+                "inputResponses": {key: answers[one["method"]] for key, one in asked.items()},
+            }
+        assert rounds == [["elicitation/create", "roots/list"], ["roots/list"]]
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_an_anonymous_call_that_may_be_asked_has_a_session_of_its_own():
+    """It ends with the call; others' calls meanwhile are in none that can be asked anything (M-22)."""
+
+    async def talk(call):
+        return (await call.ask("elicitation/create", ASK))["result"]
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.once("tools/call", streamed(talk))
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION)
+        (key,) = asked.result["inputRequests"]
+        await gateway.ask("tools/call", {"name": "alpha__a"})
+        assert [len(one.capabilities) for one in server.sessions.values()] == [0, 1]
+        params = {
+            "name": "alpha__a",
+            "inputResponses": {key: {"action": "cancel"}},
+            "requestState": asked.result["requestState"],
+        }
+        await gateway.ask("tools/call", params, capabilities=ELICITATION)
+        await server.until(lambda: server.deleted == ["session-2"])
+        assert list(server.sessions) == ["session-1"]
+
+
+async def test_what_nobody_answers_is_cancelled_at_the_server():
+    """A call waits for a bounded time (M-20)."""
+
+    async def talk(call):
+        return await call.ask("elicitation/create", ASK)
+
+    limits = {"anonymous_input_wait": 0.05}
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        running({"alpha": server}, limits=limits) as gateway,
+    ):
+        server.on("tools/call", streamed(talk))
+        await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION)
+        call = await server.arrived("tools/call")
+        assert (await server.arrived("notifications/cancelled")).params["requestId"] == call.message["id"]
+        await server.until(lambda: "session-2" in server.deleted)
+
+
+async def test_a_question_that_the_server_takes_back_is_not_asked():
+    """Its own cancelled names it."""
+
+    async def talk(call):
+        waiting = asyncio.ensure_future(call.ask("elicitation/create", ASK, id=77))
+        await asyncio.sleep(0)
+        await call.notify("notifications/cancelled", requestId=77)
+        waiting.cancel()
+        return "went on"
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        answer = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION)
+        assert answer.result["resultType"] == "complete"
+
+
+async def test_pages_to_visit_become_questions_and_the_call_is_made_again():
+    """-32042 with elicitation.url, and -32021 without it (M-21)."""
+    page = {"mode": "url", "elicitationId": "e1", "url": "https://a.example/go", "message": "Go there"}
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.once("tools/call", *[error(-32042, "visit", {"elicitations": [page]})] * 2)
+        without = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION)
+        assert (without.code, without.error["data"]["requiredCapabilities"]) == (
+            -32021,
+            {"elicitation": {"url": {}}},
+        )
+        capabilities = {"elicitation": {"url": {}}}
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=capabilities)
+        ((key, request),) = asked.result["inputRequests"].items()
+        assert request["params"] == {
+            "mode": "url",
+            "url": "https://a.example/go",
+            "message": "[alpha] Go there",
+        }
+        params = {
+            "name": "alpha__a",
+            "inputResponses": {key: {"action": "accept"}},
+            "requestState": asked.result["requestState"],
+        }
+        done = await gateway.ask("tools/call", params, capabilities=capabilities)
+        assert done.text["tool"] == "a"
+        assert "inputResponses" not in server.seen("tools/call")[-1].params
+
+
+# What it tells of (L-26)
+
+
+async def test_changes_come_on_the_standing_stream():
+    """Lists by its flags, resources by a subscription each, whoever wants them."""
+    uri = "file:///a"
+    async with (
+        LegacyServer(tools=[tool("a")], resources=[{"uri": uri, "name": "a"}]) as server,
+        running({"alpha": server}) as gateway,
+    ):
+        (own,) = await server.standing()
+        exposed = (await gateway.ask("resources/list")).names[0]
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": [exposed]}
+        async with gateway.open("subscriptions/listen", {"notifications": wanted}) as listen:
+            assert (await listen.event())["params"]["notifications"] == wanted
+            assert own.subscribed == [uri]
+            server.tools.append(tool("b"))
+            await server.notify("notifications/tools/list_changed")
+            assert (await listen.event())["method"] == "notifications/tools/list_changed"
+            await server.notify("notifications/resources/updated", uri=uri)
+            event = await listen.event()
+            assert (event["method"], event["params"]["uri"]) == ("notifications/resources/updated", exposed)
+        assert server.initialized == 1
+
+
+async def test_a_forgotten_session_is_subscribed_anew():
+    """And what may have been missed is told of (L-18, X-29)."""
+    uri = "file:///a"
+    async with (
+        LegacyServer(resources=[{"uri": uri, "name": "a"}]) as server,
+        running({"alpha": server}) as gateway,
+    ):
+        exposed = (await gateway.ask("resources/list")).names[0]
+        wanted = {"resourceSubscriptions": [exposed]}
+        async with gateway.open("subscriptions/listen", {"notifications": wanted}) as listen:
+            await listen.event()
+            await server.subscribed(uri)
+            server.forget()
+            event = await listen.event()
+            assert (event["method"], event["params"]["uri"]) == ("notifications/resources/updated", exposed)
+            await server.subscribed(uri)
+            assert server.initialized == 2
+
+
+async def test_without_a_standing_stream_there_is_nothing_to_follow():
+    """-32601, as from any that serves no subscriptions; its lists are looked at again by their ttl."""
+    async with LegacyServer(stands=False) as server, running({"alpha": server}) as gateway:
+        wanted = {"toolsListChanged": True}
+        async with gateway.open("subscriptions/listen", {"notifications": wanted}) as listen:
+            await listen.event()
+        with pytest.raises(McpError) as caught:
+            async with gateway.runtime.pool.listen(ALPHA, Wanted(tools=True)):
+                pass
+        assert caught.value.code == -32601
+
+
+# Streams that are resumed (X-29)
+
+
+async def test_an_answers_stream_that_was_cut_is_gone_on_with():
+    """By GET, where it was left, as its ids say; without ids it has failed."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+
+        async def cut(exchange):
+            gateway.id = exchange.id
+            await exchange.respond(
+                200, {"Content-Type": "text/event-stream"}, [b"id: e1\nretry: 1\ndata: \n\n"]
+            )
+
+        async def resumed(exchange):
+            if exchange.received.header("last-event-id") is None:
+                await status(405)(exchange)
+                return
+            answer = event({"jsonrpc": "2.0", "id": gateway.id, "result": text("late")})
+            await exchange.respond(200, {"Content-Type": "text/event-stream"}, [answer])
+
+        server.on("", resumed)
+        server.on("tools/call", cut)
+        assert json.loads(await gateway.tool())["content"][0]["text"] == "late"
+        gets = [one for one in server.requests if one.header("last-event-id") is not None]
+        assert [one.header("last-event-id") for one in gets] == ["e1"]
+        server.on("tools/call", sse(b": nothing\n\n"))
+        with pytest.raises(UpstreamUnavailable):
+            await gateway.tool()
+
+
+# Eras (B14, U-16 to U-19a)
+
+
+async def test_one_fleet_of_all_eras_is_one_list():
+    """Six upstreams; each is spoken to as it understands, and a client sees the tools of all (B14)."""
+    probes = {
+        "gone": status(404),
+        "text": status(400, b"no session", "text/plain"),
+        "first": error(-32602, "initialize first", http=400),
+        "unknown": error(-32601, "Method not found"),
+        "silent": hang(),
+    }
+    servers = {name: LegacyServer(tools=[tool("a")]) for name in probes}
+    modern = ScriptedUpstream(tools=[tool("a")])
+    upstreams = {"modern": modern, **servers}
+    try:
+        for one in upstreams.values():
+            await one.start()
+        for name, probe in probes.items():
+            servers[name].on("server/discover", probe)
+        named = {
+            name: {"url": one.url, "timeout": 1.0 if name == "silent" else 30.0}
+            for name, one in upstreams.items()
+        }
+        async with running(named) as gateway:
+            listed = await gateway.ask("tools/list")
+            assert listed.names == [f"{name}__a" for name in upstreams]
+            assert listed.hints == (0, "private")
+            eras = [gateway.status(name).era for name in upstreams]
+            assert eras == ["modern", *["legacy"] * 5]
+            for name in upstreams:
+                called = await gateway.ask("tools/call", {"name": f"{name}__a"})
+                assert called.result["resultType"] == "complete"
+            assert modern.seen("initialize") == []
+    finally:
+        for one in upstreams.values():
+            await one.stop()
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [status(401), status(403), status(407), status(408), status(425), status(429), status(500), status(503)],
+)
+async def test_refusals_and_outages_say_nothing_about_the_era(answered):
+    """No handshake is tried for them (U-17)."""
+    async with LegacyServer() as server:
+        server.on("server/discover", answered)
+        async with pools.running(alpha=server) as gateway:
+            assert gateway.pool.status(ALPHA).state == "down"
+            assert server.seen("initialize") == []
+            server.reset()
+            assert (await gateway.changes.get()).cause == "reconnect"
+            assert gateway.pool.status(ALPHA).era == "legacy"
+
+
+async def test_a_forwarded_credential_finds_out_what_its_server_speaks():
+    """401 to the gateway says nothing; the first caller is let in, and with it the era is known (U-17)."""
+
+    def guarded(then):
+        async def behave(exchange):
+            if exchange.received.header("authorization") is None:
+                await status(401, WWW_Authenticate="Bearer")(exchange)
+            else:
+                await then(exchange)
+
+        return behave
+
+    async with LegacyServer(tools=[tool("a")]) as server:
+        server.on("server/discover", guarded(error(-32601, http=404)))
+        async with running({"alpha": {"url": server.url, "auth": "forward"}}) as gateway:
+            assert server.initialized == 0
+            called = await gateway.ask("tools/call", {"name": "alpha__a"}, token="ANN")
+            assert called.text["tool"] == "a"
+            assert server.seen("initialize")[0].header("authorization") == "Bearer ANN"
+
+
+async def test_the_configured_era_is_not_asked_for():
+    """`legacy` shakes hands at once, `modern` never does."""
+    async with LegacyServer() as server, pools.running(alpha=settings(server, era="legacy")) as gateway:
+        assert gateway.pool.status(ALPHA).era == "legacy"
+        assert server.seen("server/discover") == []
+    async with LegacyServer() as server, pools.running(alpha=settings(server, era="modern")) as gateway:
+        assert gateway.pool.status(ALPHA).era in ("modern", None)
+        assert server.seen("initialize") == []
+
+
+async def test_an_upstream_that_became_another_is_found_out():
+    """Modern to legacy, and back: an answer that no server of its era gives has it probed again (U-19a)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        server.on("*", as_modern)
+        async with pools.running(alpha=server) as gateway:
+            assert gateway.pool.status(ALPHA).era == "modern"
+            server.reset()
+            with pytest.raises((McpError, UpstreamUnavailable)):
+                await gateway.tool()
+            while gateway.pool.status(ALPHA).era != "legacy":  # noqa: ASYNC110  # no event tells it
+                await asyncio.sleep(0.002)
+            assert (await gateway.changes.get()).cause == "reconnect"
+            await gateway.tool()
+            server.forget()
+            server.on("*", as_modern)
+            server.on("initialize", error(-32601, "Method not found", http=404))
+            server.on("server/discover", as_modern)
+            server.unknown = status(404)
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await gateway.tool()
+            assert caught.value.reason is Reason.ERA
+            while gateway.pool.status(ALPHA).era != "modern":  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.002)
+
+
+async def as_modern(exchange):
+    members = {
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {"tools": {}},
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+    if exchange.received.method == "server/discover":
+        await result(members)(exchange)
+    else:
+        await result({"content": []})(exchange)
+
+
+async def test_a_server_that_names_another_revision_gets_it():
+    """Some answer with an error where they should offer what they have."""
+    async with LegacyServer(version="2025-06-18") as server:
+        server.once(
+            "initialize",
+            error(-32602, "Unsupported protocol version", {"supported": ["2025-06-18"]}, http=400),
+        )
+        async with pools.running(alpha=server) as gateway:
+            assert gateway.pool.status(ALPHA).version == "2025-06-18"
+            assert [one.params["protocolVersion"] for one in server.seen("initialize")] == [
+                "2025-11-25",
+                "2025-06-18",
+            ]
+
+
+async def test_an_address_that_serves_nothing_is_down_and_tried_again():
+    """404 to everything may be a server that is not there yet."""
+    async with LegacyServer() as server:
+        server.on("server/discover", status(404))
+        server.on("initialize", status(404))
+        async with pools.running(alpha=server) as gateway:
+            known = gateway.pool.status(ALPHA)
+            assert (known.state, known.last_error) == ("down", Reason.ERA)
+            server.reset()
+            await gateway.changes.get()
+            assert gateway.pool.status(ALPHA).era == "legacy"
+
+
+# Capabilities (B48)
+
+
+async def test_only_what_was_declared_is_asked_for():
+    """`beta` does not know the resources that it declares, `gamma` has prompts alone (B48)."""
+    alpha, beta, gamma = (
+        LegacyServer(tools=[tool("a")]),
+        LegacyServer(),
+        LegacyServer(prompts=[{"name": "p"}]),
+    )
+    alpha.capabilities = {"tools": {}}
+    beta.capabilities = {"resources": {}}
+    gamma.capabilities = {"prompts": {}}
+    beta.on("resources/list", error(-32601))
+    beta.on("resources/templates/list", error(-32601))
+    async with alpha, beta, gamma, running({"alpha": alpha, "beta": beta, "gamma": gamma}) as gateway:
+        assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+        assert (await gateway.ask("prompts/list")).names == ["gamma__p"]
+        assert (await gateway.ask("resources/list")).names == []
+        assert (await gateway.ask("completion/complete", COMPLETE)).code == -32601
+        for server, asked in ((alpha, "tools/list"), (beta, "resources/list"), (gamma, "prompts/list")):
+            lists = {one.method for one in server.requests if one.method.endswith("/list")}
+            assert lists <= {asked, "resources/templates/list"} if server is beta else lists == {asked}
+
+
+COMPLETE = {"ref": {"type": "ref/prompt", "name": "gamma__p"}, "argument": {"name": "x", "value": "v"}}
