@@ -231,13 +231,19 @@ class Follower:
         await self._tried.wait()
 
     async def honours(self, wanted: Wanted) -> Wanted:
-        """Return what of these resources and tasks the upstream tells of, once it has said so."""
-        named = wanted.names
+        """Return what of these resources and tasks the upstream tells of, once it has said so.
+
+        They have to be wanted already. A replica that holds the stream has to know that they are wanted here,
+        too: else it would tell us nothing of what it hears for others, and might give it up with them.
+        """
+        named, wish = wanted.names, self._share.wishes
         while True:
             if self._unsupported or self._turned_away or not named & self._wish():
                 return Wanted()
-            granted = self._share.granted or self._granted()
-            if granted.state == "following" and not named & self._wish() - granted.asked:
+            elsewhere = self._share.granted
+            granted = elsewhere or self._granted()
+            known = elsewhere is None or self._share.heard(wish)
+            if granted.state == "following" and known and not named & self._wish() - granted.asked:
                 return named & granted.honoured
             if granted.state in ("unsupported", "refused"):
                 return Wanted()
@@ -440,6 +446,9 @@ class Follower:
             self._out_of_reach = True
             return False
         if stream.superseded:
+            return True
+        if before is not None and not before.ended and self._wish() & before.asked - stream.asked:
+            stream.close()  # somebody was promised meanwhile what only the one before tells of
             return True
         self._accepted, self._out_of_reach = True, False
         self._unsupported = self._turned_away = False

@@ -84,6 +84,15 @@ class Share(Protocol):
         """What the holder says, where that is another replica and it has said something."""
         ...
 
+    @property
+    def wishes(self) -> int:
+        """How often something else was wanted here."""
+        ...
+
+    def heard(self, wish: int) -> bool:
+        """Whether another replica that holds it knows all that was wanted when `wishes` was this."""
+        ...
+
     def turn(self) -> AbstractAsyncContextManager[bool]:
         """Wait until this process is to hold a stream; when it is not any more, what runs inside is ended.
 
@@ -174,6 +183,11 @@ class _Whole:
     holds = True
     others = Wanted()
     granted = None
+    wishes = 0
+
+    def heard(self, wish: int) -> bool:
+        """Nobody else has to know."""
+        return True
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[bool]:

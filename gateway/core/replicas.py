@@ -121,6 +121,7 @@ class _Share:
         self._wanted = wanted
         self._closed = closed
         self._others: tuple[object, Wanted] = ((), _NOTHING)
+        self._wishes: dict[bytes, Wanted] = {}
         self._granted: tuple[bytes | None, Granted | None] = (None, None)
         self._lease = leases.lease(
             key,
@@ -142,9 +143,12 @@ class _Share:
         if not self.holds:
             return _NOTHING
         if self._others[0] is not self._lease.others:
-            wanted = _NOTHING
-            for text in self._lease.others:
-                wanted |= _read(text, Wanted) or _NOTHING
+            known, wanted = self._wishes, _NOTHING
+            self._wishes = {
+                text: known.get(text) or _read(text, Wanted) or _NOTHING for text in self._lease.others
+            }
+            for wish in self._wishes.values():
+                wanted |= wish
             self._others = self._lease.others, wanted
         return self._others[1]
 
@@ -156,6 +160,13 @@ class _Share:
         if self._granted[0] is not word:
             self._granted = word, None if word is None else _read(word, Granted)
         return self._granted[1]
+
+    @property
+    def wishes(self) -> int:
+        return self._lease.wishes
+
+    def heard(self, wish: int) -> bool:
+        return self._lease.heard(wish)
 
     def authority(self) -> bool | None:
         """Whether this replica may speak for the upstream; None while it has to find out."""

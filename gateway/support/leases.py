@@ -11,10 +11,12 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gateway.support.bus import Bus
 from gateway.support.redis import Reply, Script, SharedRedis
@@ -36,6 +38,7 @@ _WHILE = 0.25
 _BREATH = 0.02
 """Seconds between two questions at least, however often something changes."""
 _LARGEST = 2**52
+_MOST_UNHEARD = 64
 
 SHARE = Script(
     "share",
@@ -44,46 +47,48 @@ SHARE = Script(
     local us = t[1] * 1000000 + t[2]
     local now = math.floor(us / 1000)
     local lease, members, words = KEYS[1], KEYS[2], KEYS[3]
-    local me, life, wish, known = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+    local me, life, aim = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+    local wish, grants, have, heard, confirm = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
     for i, kind in ipairs({{'hash', 'zset', 'hash'}}) do
       if redis.call('TYPE', KEYS[i]).ok ~= kind then redis.call('DEL', KEYS[i]) end
     end
-    local changed, lost = false, 0
+    local changed, lost, wished, granted = false, 0, false, false
     local by = redis.call('HGET', lease, 'by')
     local till = tonumber(redis.call('HGET', lease, 'till')) or 0
     if by and (till <= now or till > now + life) then by = false end
-    if wish == 'hold' and (not by or by == me) then
+    if aim == 'hold' and (not by or by == me) then
       if redis.call('HGET', lease, 'by') ~= me then
         changed = true
-        redis.call('HDEL', lease, 'word')
+        redis.call('HDEL', lease, 'word', 'said', 'read')
+        heard, confirm = '', ''
       end
       by, till = me, now + life
       redis.call('HSET', lease, 'by', by, 'till', string.format('%.0f', till))
     elseif redis.call('HGET', lease, 'by') == me then
-      redis.call('HDEL', lease, 'by', 'till', 'word')
+      redis.call('HDEL', lease, 'by', 'till', 'word', 'said', 'read')
       by, changed = false, true
     end
     for _, gone in ipairs(redis.call('ZRANGEBYSCORE', members, '-inf', now)) do
       redis.call('ZREM', members, gone)
-      redis.call('HDEL', words, gone)
+      redis.call('HDEL', words, gone, 'v' .. gone)
       changed = true
     end
-    if wish == 'leave' then
+    if aim == 'leave' then
       redis.call('ZREM', members, me)
-      redis.call('HDEL', words, me)
+      redis.call('HDEL', words, me, 'v' .. me)
       changed = true
     else
       redis.call('ZADD', members, now + 2 * life, me)
-      if ARGV[5] == '1' then
-        redis.call('HSET', words, me, ARGV[6])
-        changed = true
-      elseif not redis.call('HGET', words, me) then
+      if wish ~= '' then
+        redis.call('HSET', words, me, wish)
+        changed, wished = true, true
+      elseif redis.call('HEXISTS', words, me) == 0 then
         lost = 1
       end
-      if by == me and ARGV[7] == '1' then
-        redis.call('HSET', lease, 'word', ARGV[8])
-        changed = true
-      elseif by == me and not redis.call('HGET', lease, 'word') then
+      if by == me and grants ~= '' then
+        redis.call('HSET', lease, 'word', grants)
+        changed, granted = true, true
+      elseif by == me and redis.call('HEXISTS', lease, 'word') == 0 then
         lost = 1
       end
     end
@@ -91,23 +96,43 @@ SHARE = Script(
     local number = tonumber(version)
     if not number or number > {_LARGEST} then number = 0 end
     if changed or number == 0 then
-      version = string.format('%.0f', math.max(us, number + 1))
+      number = math.max(us, number + 1)
+      version = string.format('%.0f', number)
       redis.call('HSET', lease, 'version', version)
     end
+    if wished then redis.call('HSET', words, 'v' .. me, version) end
+    if granted then redis.call('HSET', lease, 'said', version) end
+    if by == me and confirm ~= '' then
+      redis.call('HSET', lease, 'read', confirm)
+      changed = true
+    end
     for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], 4 * life) end
+    local read = tonumber(redis.call('HGET', lease, 'read'))
+    if not by or not read or read > number then read = 0 end
+    local said = by and redis.call('HGET', lease, 'said') or ''
+    local news = by and by ~= me and said ~= have and redis.call('HGET', lease, 'word') or ''
     local answer = {{by == me and 1 or 0, by and till - now or -1, changed and 1 or 0, lost, version}}
-    if version ~= known then
-      table.insert(answer, by and redis.call('HGET', lease, 'word') or '')
+    for _, each in ipairs({{string.format('%.0f', read), said, news}}) do table.insert(answer, each) end
+    if by == me then
+      local since = tonumber(heard) or -1
       for _, who in ipairs(redis.call('ZRANGEBYSCORE', members, '(' .. now, '+inf')) do
-        if who ~= me then table.insert(answer, redis.call('HGET', words, who) or '') end
+        if who ~= me then
+          local at = tonumber(redis.call('HGET', words, 'v' .. who))
+          local new = not at or at > since or at > {_LARGEST}
+          table.insert(answer, who)
+          table.insert(answer, new and 1 or 0)
+          table.insert(answer, new and redis.call('HGET', words, who) or '')
+        end
       end
     end
     return answer
     """,
 )
-"""Takes, renews or frees a lease, and answers whether it is ours, for how long it is anybody's, whether this
-changed anything, whether something of ours is lost, and the version of all that is said; where that is
-another than we know, what the holder says and what the others want.
+"""Takes, renews or frees a lease, and answers whether it is ours, for how long it is anybody's, whether there
+is anything new for the others, whether something of ours is lost, the version of all that is said, up to
+which version the holder has read what the others want, which version what the holder says is of and, where
+that is another than we `have`, what it is. The holder is told who else there is, and what each wants that he
+has not `heard`; once he has taken it in he says so with the next question.
 
 A lease that ends later than it could is of a clock that was set back, and nobody's.
 """
@@ -134,7 +159,7 @@ class Lease:
         self.word: bytes | None = None
         """What the holder says, when that is another replica and it has said something."""
         self.others: Collection[bytes] = ()
-        """What the others want."""
+        """What the others want, for who holds it."""
         self._key = key
         self._leases = leases
         self._wish = wish
@@ -146,7 +171,23 @@ class Lease:
         self._left = False
         self._grants = b""
         self._wish_stored = self._grants_stored = False
-        self._version = b""
+        self._stored = b""
+        """The digest of our wish as it lies in Redis."""
+        self.wishes = 0
+        """How often something else was wanted here."""
+        self._heard_wishes = -1
+        """Which of those wishes the holder has heard, and with them all before."""
+        self._unheard: deque[tuple[int, int]] = deque()
+        """Wishes that were stored and that the holder may not have read, with the version of each."""
+        self._news = False
+        """Whether anything was read since `changed` was called."""
+        self._version = 0
+        self._said = b""
+        """The version of `word`."""
+        self._told: dict[bytes, bytes] | None = None
+        """What each of the others wants, None for who does not hold it."""
+        self._confirms = False
+        """Whether others wait to hear that we have read what they want."""
         self._until = 0.0
         """Until when it is surely ours, by our clock, if it is."""
         self._sound = leases.clock()
@@ -170,8 +211,13 @@ class Lease:
 
     def wish(self) -> None:
         """Let the holder know that we want something else."""
+        self.wishes += 1
         self._wish_stored = False
         self._stir.set()
+
+    def heard(self, wish: int) -> bool:
+        """Whether the holder knows all that was wanted when so many wishes had been made."""
+        return self._heard_wishes >= wish
 
     def grant(self, text: bytes) -> None:
         """Let the others know what they get of us, should we be the holder."""
@@ -200,7 +246,7 @@ class Lease:
     def stir(self, *, again: bool = False) -> None:
         """Look anew, now; `again` to say what was said once more."""
         if again:
-            self._wish_stored = self._grants_stored = False
+            self._not_stored()
         self._stir.set()
 
     async def close(self) -> None:
@@ -226,6 +272,10 @@ class Lease:
             self._stir.clear()
             try:
                 pause = await self._look()
+                if self._confirms:  # somebody waits for it
+                    pause = await self._look()
+                if self._confirms:
+                    self._stir.set()
             except Exception:  # a bug must not leave it to nobody
                 log.exception("a lease could not be looked at")
                 pause = self._leases.life / 10
@@ -263,13 +313,14 @@ class Lease:
             self._become("alone")
 
     async def _take(self, answer: Reply, asked: float) -> float:
-        ours, left, changed, lost, version, *said = answer
+        ours, left, changed, lost, *said = answer
         life = self._leases.life
-        if said and not self._read(version, *said) and asked >= self._asked_again + life:
+        readable = self._read(bool(ours), *said)
+        if not readable and asked >= self._asked_again + life:
             self._asked_again = asked
             await self._leases.poke(self._key, _AGAIN)
         if ours:
-            self.word, self._until = None, asked + life
+            self._until = asked + life
             self._become("mine")
         elif left < 0 and self._wants:  # it is to be had, but not by who cannot hear the others
             self._become("alone" if self._acts else self.standing)
@@ -280,7 +331,8 @@ class Lease:
             self._become("another's" if self._leases.bus.hears else "asking")
         else:
             self._become("alone")
-        if said:
+        if self._news:
+            self._news = False
             self._changed()
         if changed:
             await self._leases.poke(self._key, _STIR)
@@ -292,29 +344,87 @@ class Lease:
 
     def _gives_way(self) -> bool:
         """Whether the holder serves us as well as we do: what he hears from now on we hear of him."""
-        return self._leases.bus.hears and self.word is not None and self._suffices(self.word)
+        hears = self._leases.bus.hears and self.heard(self.wishes)
+        return hears and self.word is not None and self._suffices(self.word)
 
-    def _read(self, version: bytes, word: bytes, *others: bytes) -> bool:
+    def _read(self, ours: bool, version: bytes, read: bytes, said: bytes, word: bytes, *others: Any) -> bool:
         """Take in what is said; whether all of it could be read."""
-        self._version = version
-        read = [self._leases.unseal(self._key, one) for one in (word, *others)]
-        self.word = read[0] or None
-        self.others = [one for one in read[1:] if one]
-        return None not in read
+        if int(version) < self._version:  # Redis lost it, and its clock was set back
+            self._told = None
+            self.stir(again=True)
+        self._version = int(version)
+        before = self.word, self.others
+        while self._unheard and self._unheard[0][1] <= int(read):
+            self._holder_heard(self._unheard.popleft()[0])
+        readable = True
+        if said != self._said:
+            text = self._leases.unseal(self._key, word)
+            readable = text is not None
+            self._said, self.word = said, text or None
+        if ours:
+            self.word = None
+            readable = self._hear(others) and readable
+        elif self._told is not None:
+            self._told, self.others, self._confirms = None, (), False
+        self._news = self._news or before != (self.word, self.others)
+        return readable
+
+    def _hear(self, others: tuple[Any, ...]) -> bool:
+        """Take in what each of the others wants; whether all of it could be read."""
+        known, told, readable = self._told or {}, dict[bytes, bytes](), True
+        for who, new, text in zip(others[::3], others[1::3], others[2::3], strict=True):
+            wish = self._leases.unseal(self._key, text) if new else known.get(who)
+            readable = readable and wish is not None
+            self._confirms = self._confirms or bool(new)
+            told[who] = wish or b""
+        if self._told is None or told != known:
+            self.others = tuple(filter(None, told.values()))
+        self._told = told
+        return readable
 
     async def _ask(self, aim: Literal["hold", "watch", "leave"]) -> Reply | None:
-        args: list[bytes | str | int] = [self._me, self._leases.life_ms, aim, self._version]
-        wish = None if self._wish_stored else self._wish()
-        grants = None if self._grants_stored or self.standing != "mine" else self._grants
-        for text in (wish, grants):
-            args += [0, b""] if text is None else [1, self._leases.seal(self._key, text)]
+        mine, wishes, wish, grants = self.standing == "mine", self.wishes, b"", b""
+        if not self._wish_stored:
+            text = self._wish()
+            if (digest := sha256(text).digest()) != self._stored:
+                wish, self._stored = self._leases.seal(self._key, text), digest
+        if mine and not self._grants_stored:
+            grants = self._leases.seal(self._key, self._grants)
+        confirms = self._told is not None and self._confirms
         # As stored counts what was said before this; what changes meanwhile is said next time.
-        self._wish_stored = True
-        self._grants_stored = self.standing == "mine"
-        answer = await self._leases.redis.run(SHARE, _keys(self._key), args, urgent=self.holds)
+        self._wish_stored, self._grants_stored, self._confirms = True, mine, False
+        answer = await self._leases.redis.run(
+            SHARE,
+            _keys(self._key),
+            [
+                *(self._me, self._leases.life_ms, aim, wish, grants, self._said),
+                b"" if self._told is None else str(self._version),
+                str(self._version) if confirms else b"",
+            ],
+            urgent=self.holds,
+        )
         if answer is None:
-            self._wish_stored = self._grants_stored = False
+            self._not_stored()
+            self._confirms = confirms
+        elif wish:
+            self._unheard.append((wishes, int(answer[4])))
+            if len(self._unheard) > _MOST_UNHEARD:
+                del self._unheard[-2]  # whoever waits for it waits for the next
+        elif self._unheard:
+            self._unheard[-1] = wishes, self._unheard[-1][1]
+        else:  # it is what the holder has read
+            self._holder_heard(wishes)
         return answer
+
+    def _holder_heard(self, wishes: int) -> None:
+        if wishes > self._heard_wishes:
+            self._heard_wishes, self._news = wishes, True
+
+    def _not_stored(self) -> None:
+        """Have all that was said here said once more."""
+        self._wish_stored = self._grants_stored = False
+        self._stored = b""
+        self._unheard.clear()
 
     def _become(self, standing: Standing) -> None:
         if standing == self.standing:

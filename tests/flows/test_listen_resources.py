@@ -82,6 +82,29 @@ async def test_what_nobody_wants_any_more_is_not_asked_for_any_more(alpha: Scrip
             await asyncio.sleep(0.005)
 
 
+async def test_who_comes_back_while_it_is_being_given_up_keeps_what_he_is_promised(
+    alpha: ScriptedUpstream,
+) -> None:
+    """L-07, L-15: the stream that tells of it stays, though another was opened that does not."""
+    opening = asyncio.Event()
+    async with running({"alpha": alpha}, subscriptions={"debounce": 0.01}) as gateway:
+        async with listening(gateway, uris("alpha+file:///notes")):
+            await alpha.listening()
+            while [one.wanted for one in alpha.listens] != [{**EVERY_LIST, **uris(NOTES)}]:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            old, asked = alpha.listens[0], len(alpha.seen("subscriptions/listen"))
+            alpha.once("subscriptions/listen", hang(opening, listen()))
+        while len(alpha.seen("subscriptions/listen")) == asked:
+            await alpha.arrived("subscriptions/listen")
+        async with listening(gateway, uris("alpha+file:///notes")) as stream:
+            opening.set()
+            await alpha.listening(2)
+            await alpha.only_one_listens()
+            assert alpha.listens == [old]
+            await alpha.notify(UPDATED, uri=NOTES)
+            assert await told(stream) == (UPDATED, "alpha+file:///notes")
+
+
 @pytest.mark.parametrize("bound", [{"uris_per_upstream": 3}, {"upstream_uri_bytes": 11}])
 async def test_of_more_than_an_upstream_shall_be_asked_for_the_rest_is_not_promised(
     alpha: ScriptedUpstream, bound: dict[str, int], caplog: pytest.LogCaptureFixture

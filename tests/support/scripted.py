@@ -456,6 +456,12 @@ class ScriptedUpstream:
             await self._changed.wait()
         return [stream.wanted for stream in self.listens]
 
+    async def only_one_listens(self) -> None:
+        """Return once there is no more than one open listen stream."""
+        while len(self.listens) > 1:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def unlistened(self) -> None:
         """Return once no listen stream is open."""
         while self.listens:
