@@ -83,6 +83,10 @@ class HttpUpstream:
     def active(self) -> int:
         return self._line.active
 
+    @property
+    def wire(self) -> str:
+        return "HTTP+SSE" if self._speaker is not None and self._speaker is self._older else "Streamable HTTP"
+
     async def probe(self) -> Verdict:
         """Find out what it speaks, or whether it still does; raises nothing."""
         async with self._finding:
