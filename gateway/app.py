@@ -52,6 +52,7 @@ _WRAPPING = 2**20
 _NOTES = 8
 """Facts about one session of an older client, of 1 KiB on average, for which a process alone has room."""
 _NOTED = 64 * 2**20
+_A_YEAR = 365 * 86400.0
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
@@ -517,14 +518,16 @@ def of_one_person(config: Config) -> Config:
     """Return the configuration of a gateway that has one client: nobody needs to be kept apart from anybody.
 
     So a server of an older era may be told what this client can do, and may ask its user. What is private
-    stays in this process, for whoever else meets at the same Redis is somebody else.
+    stays in this process, for whoever else meets at the same Redis is somebody else. The session of an older
+    client lasts as long as its pipes.
     """
     upstreams = {
         name: one if one.isolation is not None else one.model_copy(update={"isolation": "caller"})
         for name, one in config.upstreams.items()
     }
     cache = config.cache.model_copy(update={"single_tenant": True, "private_in_redis": False})
-    return config.model_copy(update={"upstreams": upstreams, "cache": cache})
+    limits = config.limits.model_copy(update={"session_lifetime": _A_YEAR})
+    return config.model_copy(update={"upstreams": upstreams, "cache": cache, "limits": limits})
 
 
 async def _serve_stdio(
@@ -541,7 +544,9 @@ async def _serve_stdio(
         runtime.metrics,
         endpoint=endpoint,
         principal=_person(runtime.seal, authorization),
+        sessions=runtime.sessions,
         background=runtime.background,
+        stopping=runtime.stopping,
         outlet=outlet,
     )
     addresses = await gateway.start(listen=False)
@@ -551,9 +556,10 @@ async def _serve_stdio(
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for task in ends:
         task.cancel()
+    hurry = asyncio.Event() if asked.is_set() else asked  # the second signal ends the process anyway
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)
     runtime.stopping.set()
-    await front.drain(config.shutdown_grace)
+    await front.drain(config.shutdown_grace, hurry)
     await gateway.stop(0.0)
     return 0
 

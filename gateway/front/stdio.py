@@ -1,24 +1,30 @@
 """Serves one client over stdin and stdout: a message a line, any number of them at a time.
 
 The client is one person, whoever that is: it is known by being the one that started this process. What a
-client over HTTP mirrors in headers has no place here, so the head is made of the message itself.
+client over HTTP mirrors in headers has no place here, so the head is made of the message itself. Both eras
+may be spoken on the same pipes: each message tells its own, and the pipes are the session of an older client.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Coroutine, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from gateway.config import Config
 from gateway.front.http import LISTEN, Pipeline, Stopping, outcome
+from gateway.front.legacy_sessions import Session, Sessions
+from gateway.front.legacy_stream import Stream
+from gateway.front.legacy_talk import Talk, Told
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
-from gateway.protocol import jsonrpc, methods, modern
+from gateway.protocol import jsonrpc, legacy_client, methods, modern
 from gateway.protocol.call import META_VERSION, Call, Notice, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
+from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.protocol.lines import LineCutter, TooLong
 from gateway.protocol.modern import Head, PostedNotification, Rejection
 from gateway.protocol.sse import in_one_line
@@ -46,10 +52,17 @@ class StdioFront:
         *,
         endpoint: str,
         principal: Principal,
+        sessions: Sessions,
         background: Background,
+        stopping: asyncio.Event,
         outlet: Outlet,
     ) -> None:
         self._pipeline = pipeline
+        self._talk = Talk(endpoint, pipeline, config, sessions, background=background, stopping=stopping)
+        self._sessions = sessions
+        self._session: Session | None = None
+        """That of a client of an older revision, from its handshake on."""
+        self._stream: Stream | None = None
         self._config = config
         self._metrics = metrics
         self._endpoint = endpoint
@@ -75,40 +88,61 @@ class StdioFront:
             while chunk := await inlet.read():
                 for line in cutter.feed(chunk):
                     await self._outlet.room()
-                    self._take(line)
+                    await self._take(line)
             for line in cutter.end():
-                self._take(line)
+                await self._take(line)
         except ClientGone:
             pass
 
-    async def drain(self, grace: float) -> None:
-        """Let what is running finish until the grace is over, and tell the rest that the gateway stops."""
+    async def drain(self, grace: float, hurry: asyncio.Event) -> None:
+        """Let what is running finish until the grace is over, and tell the rest that the gateway stops.
+
+        Nobody waits once the client is gone, or somebody is in a `hurry`.
+        """
+        if self._stream is not None:
+            self._stream.close()
+        ends = [self._background.start(one.wait(), name="end") for one in (hurry, self._outlet.gone)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self._running and not any(end.done() for end in ends):
+                    await asyncio.wait([*self._running, *ends], return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         running = set(self._running)
-        if running:
-            _, running = await asyncio.wait(running, timeout=0.0 if self._outlet.gone.is_set() else grace)
         if running:
             log.warning("%d open request(s) cut off at the end of the grace", len(running))
             self._stopped = True
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=_LAST_WORDS)
+        self._sessions.close()
         if not await self._outlet.close(_LAST_WORDS) and not self._outlet.gone.is_set():
             log.warning("the client does not read: what was left to say is dropped")
 
     # Messages
 
-    def _take(self, line: bytes | TooLong) -> None:
+    async def _take(self, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):
             log.warning("skipped a message of %d bytes, more than limits.message", line.size)
             error = McpError(INVALID_REQUEST, "The message is larger than `limits.message`")
             id = line.id()
             self._say(jsonrpc.error_message(None if id is None else b"%d" % id, error))
         elif line.strip():
-            self._message(line)
+            await self._message(line)
 
-    def _message(self, line: bytes) -> None:
+    async def _message(self, line: bytes) -> None:
+        head = _head_of(line)
+        if self._is_batch(line) or modern.era_of(head, line) == "legacy":
+            await self._legacy(line)
+        else:
+            self._modern(head, line)
+
+    def _is_batch(self, line: bytes) -> bool:
+        return self._session is not None and line.lstrip()[:1] == b"["
+
+    def _modern(self, head: Head, line: bytes) -> None:
         accepted = modern.accept_body(
-            _head_of(line),
+            head,
             line,
             depth=self._config.limits.depth,
             passes=self._pipeline.passes,
@@ -118,36 +152,176 @@ class StdioFront:
                 self._begin(replace(accepted, param_headers=None))
             case PostedNotification(method):
                 if method == CANCELLED:
-                    self._cancel(line)
+                    self._cancel(_inner(_members(line), "params").get("requestId"))
             case Rejection():
                 refused = outcome(accepted)
                 self._metrics.rejected(self._endpoint, refused.word)
                 self._say(*refused.body)
 
     def _begin(self, call: Call) -> None:
-        if call.id in self._open:
-            error = McpError(INVALID_REQUEST, "A request with this id is under way")
-            self._say(jsonrpc.error_message(None, error))
-        elif len(self._open) - self._listens >= _MOST_AT_ONCE:
-            error = McpError(INTERNAL_ERROR, f"More than {_MOST_AT_ONCE} requests are under way")
-            self._say(jsonrpc.error_message(call.id, error))
-        else:
-            task = self._background.start(self._serve(call), name=f"stdio {methods.label(call.method)}")
+        if not self._refused(call.id, self._open):
+            task = self._start(self._serve(call), call.method)
             self._open[call.id] = task
-            self._running.add(task)
             task.add_done_callback(lambda _: self._over(call.id, task))
 
+    def _refused(self, id: bytes, open: Container[bytes]) -> bool:
+        """Refuse a request that nobody could tell from an open one, or one too many; whether it was."""
+        if id in open:
+            error = McpError(INVALID_REQUEST, "A request with this id is under way")
+            self._say(jsonrpc.error_message(None, error))
+            return True
+        if len(self._running) - self._listens >= _MOST_AT_ONCE:
+            error = McpError(INTERNAL_ERROR, f"More than {_MOST_AT_ONCE} requests are under way")
+            self._say(jsonrpc.error_message(id, error))
+            return True
+        return False
+
+    def _start(self, work: Coroutine[None, None, None], method: str) -> "asyncio.Task[None]":
+        task = self._background.start(work, name=f"stdio {methods.label(method)}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
     def _over(self, id: bytes, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
         if self._open.get(id) is task:
             del self._open[id]
 
-    def _cancel(self, line: bytes) -> None:
+    def _cancel(self, id: Json | None) -> None:
         """Stop the request that the client names; it is not answered any more (U-23)."""
-        raw = _inner(_members(line), "params").get("requestId")
-        task = None if raw is None else self._open.pop(bytes(raw), None)
+        task = None if id is None else self._open.pop(bytes(id), None)
         if task is not None:
             task.cancel()
+
+    # A client of an older revision
+
+    async def _legacy(self, line: bytes) -> None:
+        depth = self._config.limits.depth
+        if self._session is None:
+            await self._legacy_message(legacy_client.read_message(line, depth))
+            return
+        came = legacy_client.read_messages(line, self._session.held.dialect, depth)
+        if isinstance(came, list):
+            await self._batch(self._session, came)
+        else:
+            await self._legacy_message(came)
+
+    async def _legacy_message(self, message: Message) -> None:
+        session = self._session
+        match message:
+            case Asked(method="initialize"):
+                # What comes next may need the session, so it waits: for no longer than upstreams may take.
+                await self._initialize(message)
+            case Asked() if session is not None:
+                self._listen_for(session)
+                if not self._refused(message.id, session.running):
+                    self._start(self._serve_legacy(session, message), message.method)
+                    await asyncio.sleep(0)  # it begins, so that the next line may take it back
+            case Asked(method="ping"):
+                self._say(*jsonrpc.result_pieces(message.id, b"{}"))
+            case Asked():
+                error = McpError(INVALID_REQUEST, "There is no session: initialize first")
+                self._say(jsonrpc.error_message(message.id, error))
+            case Unreadable():
+                self._metrics.rejected(self._endpoint, "envelope")
+                self._say(jsonrpc.error_message(message.id, message.error))
+            case _:
+                await self._taken(session, message)
+
+    async def _taken(self, session: Session | None, message: Noted | Answered) -> None:
+        """Take in what needs no answer."""
+        if isinstance(message, Noted) and message.method == CANCELLED:
+            self._cancel(legacy_client.cancelled_id(message.params))
+        if session is None:
+            return
+        if isinstance(message, Answered):
+            await self._talk.answer(session, message)
+            return
+        self._listen_for(session)
+        await self._talk.note(session, message)
+
+    async def _initialize(self, asked: Asked) -> None:
+        """Begin the session, in the place of one that there may be."""
+        self._metrics.exchange_started(self._endpoint)
+        started = time.monotonic()
+        told, token = await self._talk.initialize(asked, self._principal)
+        if token is not None:
+            self._forget_session()
+            self._session = await self._sessions.find(token, self._endpoint, self._principal)
+        self._tell(told, asked)
+        self._metrics.exchange(self._endpoint, asked.method, told.word, time.monotonic() - started)
+
+    def _forget_session(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._session is not None:
+            self._sessions.forget(self._session)
+
+    def _listen_for(self, session: Session) -> None:
+        """Tell the client of changes, once it has shown that it knows of its session."""
+        if self._stream is None:
+            self._stream = self._talk.stream(session, _LegacyOutlet(self._outlet))
+            self._background.start(self._run(session, self._stream), name="legacy stream")
+
+    async def _run(self, session: Session, stream: Stream) -> None:
+        try:
+            await self._sessions.take_stream(session, stream)
+            await stream.run()
+        finally:
+            stream.close()
+            await self._sessions.leave_stream(session, stream)
+
+    async def _serve_legacy(self, session: Session, asked: Asked) -> None:
+        told = await self._told(session, asked)
+        if told is not None:
+            self._tell(told, asked)
+            with suppress(ClientGone):
+                await self._outlet.room()
+
+    async def _told(self, session: Session, asked: Asked) -> Told | None:
+        """Return the answer, None where the client wants none any more."""
+        self._metrics.exchange_started(self._endpoint)
+        started = time.monotonic()
+        word = "cancelled"
+        try:
+            told = await self._talk.ask(session, asked, _LegacyOutlet(self._outlet))
+            word = told.word
+            return told
+        except asyncio.CancelledError:
+            if not self._stopped:
+                raise
+            word = "stopping"
+            return Told(outcome(Stopping(), id=asked.id).body, word)
+        finally:
+            self._metrics.exchange(self._endpoint, asked.method, word, time.monotonic() - started)
+
+    def _tell(self, told: Told, asked: Asked) -> None:
+        self._say(*self._pieces(told, asked))
+
+    def _pieces(self, told: Told, asked: Asked) -> tuple[Json, ...]:
+        if told.challenge is not None:
+            return outcome(told.challenge, id=asked.id).body
+        return told.message or ()
+
+    async def _batch(self, session: Session, messages: list[Message]) -> None:
+        """Answer several messages in one array (X-60)."""
+        asked = [one for one in messages if isinstance(one, Asked)]
+        refused = [one for one in messages if isinstance(one, Unreadable)]
+        for one in messages:
+            if isinstance(one, Noted | Answered):
+                await self._taken(session, one)
+        if asked or refused:
+            self._start(self._answer_batch(session, asked, refused), "batch")
+
+    async def _answer_batch(self, session: Session, asked: list[Asked], refused: list[Unreadable]) -> None:
+        answers = [jsonrpc.error_message(one.id, one.error) for one in refused]
+        told = await asyncio.gather(*(self._told(session, one) for one in asked))
+        for number, one in enumerate(told):
+            pieces = () if one is None else self._pieces(one, asked[number])
+            if pieces:
+                answers.append(b"".join(pieces))
+        if answers:
+            self._say(jsonrpc.array(answers))
 
     # One request
 
@@ -229,6 +403,31 @@ class _Reply:
 
     async def writable(self) -> None:
         """Return once the client takes more; raises ClientGone when it has left."""
+        await self._outlet.room()
+
+
+class _LegacyOutlet:
+    """Where what belongs to a session goes: there is one way to the client, whatever it belongs to."""
+
+    __slots__ = ("_outlet",)
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, and wait while the client is slow to take it."""
+        self._outlet.write(_line(message))
+        await self._outlet.room()
+
+    def post(self, message: bytes) -> bool:
+        """Send a message if the client takes more now; whether it was sent."""
+        if self._outlet.full:
+            return False
+        self._outlet.write(_line(message))
+        return True
+
+    async def writable(self) -> None:
+        """Return once the client takes more."""
         await self._outlet.room()
 
 

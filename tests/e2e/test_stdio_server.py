@@ -64,7 +64,9 @@ class User:
         return t.ElicitResult(action="accept", content={name: f"my {name}" for name in names})
 
 
-def client(servers: Path, kin: str, user: User | None = None, *, mode: str = VERSION) -> Client:
+def client(
+    servers: Path, kin: str, user: User | None = None, *, mode: str = VERSION, told: Any = None
+) -> Client:
     started = StdioServerParameters(
         command=sys.executable,
         args=["-m", "gateway", "stdio", str(servers)],
@@ -72,7 +74,7 @@ def client(servers: Path, kin: str, user: User | None = None, *, mode: str = VER
         cwd=ROOT,
     )
     asked = {} if user is None else {"elicitation_callback": user.elicitation}
-    return Client(started, mode=mode, cache=None, read_timeout_seconds=30, **asked)
+    return Client(started, mode=mode, cache=None, read_timeout_seconds=30, message_handler=told, **asked)
 
 
 async def test_a_modern_client_walks_through_it(servers: Path, kin: str) -> None:
@@ -104,6 +106,36 @@ async def test_a_modern_client_walks_through_it(servers: Path, kin: str) -> None
             assert heard.honored.tools_list_changed
             await session.call_tool("all__test_trigger_tool_change")
             assert await anext(heard) == ToolsListChanged()
+    await none_left(kin)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_an_older_client_walks_through_it(servers: Path, kin: str, mode: str) -> None:
+    """The handshake instead; what a modern server asks reaches its user as a request, changes as notices."""
+    user = User()
+    progress: list[float] = []
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def on_progress(done: float, total: float | None, message: str | None) -> None:
+        progress.append(done)
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, t.ToolListChangedNotification):
+            told.put_nowait(message.method)
+
+    async with client(servers, kin, user, mode=mode, told=on_message) as session:
+        names = {tool.name for tool in (await session.list_tools()).tools}
+        assert {"all__test_simple_text", "local__echo"} <= names
+        await session.call_tool("all__test_tool_with_progress", {}, progress_callback=on_progress)
+        assert progress == sorted(progress) != []
+        read = await session.read_resource("all+test://static-text")
+        assert isinstance(read.contents[0], t.TextResourceContents)
+        asked = await session.call_tool("all__test_input_required_result_elicitation", {})
+        assert asked.content[0].model_dump()["text"] == "Hello, my name!"
+        assert user.shown == ["[all] What is your name?"]
+        if mode == "legacy":
+            await session.call_tool("all__test_trigger_tool_change")
+            assert await asyncio.wait_for(told.get(), 10) == "notifications/tools/list_changed"
     await none_left(kin)
 
 
@@ -147,7 +179,10 @@ class Gateway:
         for line in self.said:
             assert line.endswith(b"\n")
             assert b"\r" not in line
-            assert json.loads(line)["jsonrpc"] == "2.0"
+            message = json.loads(line)
+            assert all(
+                one["jsonrpc"] == "2.0" for one in (message if isinstance(message, list) else [message])
+            )
         return await self.process.wait()
 
 
@@ -293,6 +328,63 @@ async def test_a_client_that_dies_takes_everything_with_it(servers: Path, kin: s
         for number in (0, 1):
             transport.get_pipe_transport(number).close()
         assert await at.process.wait() == 0
+    await none_left(kin)
+
+
+async def test_an_older_client_is_asked_on_the_same_pipe(servers: Path, kin: str) -> None:
+    """By hand, in 2025-03-26: nothing before the handshake, batches behind it, both eras side by side."""
+    async with gateway(servers, kin) as at:
+        at.send(
+            b'{"jsonrpc":"2.0","id":0,"method":"tools/list"}', b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+        )
+        assert (await at.answer(0))["error"]["code"] == -32600
+        assert (await at.answer(1))["result"] == {}
+        hello = {
+            "protocolVersion": "2025-03-26",
+            "capabilities": {},
+            "clientInfo": {"name": "hand", "version": "1"},
+        }
+        start = {"jsonrpc": "2.0", "id": "i", "method": "initialize", "params": hello}
+        at.send(json.dumps(start).encode())
+        assert (await at.answer("i"))["result"]["protocolVersion"] == "2025-03-26"
+        at.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        at.send(
+            b'[{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"nope"},'
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}]'
+        )
+        batch = {one["id"]: one for one in await at.line()}
+        assert batch[2]["result"] == {}
+        assert batch[3]["error"]["code"] == -32601
+        call = {"name": "local__hang", "arguments": {}}
+        at.send(
+            json.dumps({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": call}).encode(),
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}',
+            b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}',
+        )
+        assert "ttlMs" not in (await at.answer(5))["result"]
+        at.ask(6, "tools/list")
+        assert "ttlMs" in (await at.answer(6))["result"]
+        assert at.process.stdin is not None
+        at.process.stdin.close()
+        assert await at.end() == 0
+    assert not any(b'"id":4' in line for line in at.said)
+    await none_left(kin)
+
+
+async def test_a_signal_after_the_end_of_stdin_is_a_hurry(servers: Path, kin: str) -> None:
+    """Clients send one when the end takes too long for them: what runs is cut off, and all of it ends."""
+    async with gateway(servers, kin) as at:
+        at.ask(1, "tools/list")
+        assert "result" in await at.answer(1)
+        at.ask(2, "tools/call", name="local__hang", arguments={})
+        at.ask(3, "subscriptions/listen", notifications={"toolsListChanged": True})
+        assert (await at.line())["method"] == "notifications/subscriptions/acknowledged"
+        assert at.process.stdin is not None
+        at.process.stdin.close()
+        assert "result" in await at.answer(3)  # the end has begun
+        at.process.send_signal(signal.SIGTERM)
+        assert (await at.answer(2))["error"]["message"] == "The gateway is stopping"
+        assert await at.end() == 0
     await none_left(kin)
 
 
