@@ -291,6 +291,12 @@ async def test_elicitation(s, ctx, args, params):
     return await ask_legacy(ctx, args["message"], obj(["username", "email"], username=STR, email=STR))
 
 
+@tool("Asks a legacy client for its roots")
+async def test_roots(s, ctx, args, params):
+    listed = await ctx.session.list_roots()
+    return say("roots: " + " ".join(str(root.uri) for root in listed.roots))
+
+
 @tool("Elicitation with a default for every primitive type (SEP-1034)")
 async def test_elicitation_sep1034_defaults(s, ctx, args, params):
     schema = obj(
