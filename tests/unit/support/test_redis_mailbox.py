@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.support.mailbox import LocalMailbox, Unreachable
+from gateway.support.redis_mailbox import _Frame
 from tests.support.mailboxes import Post
 from tests.support.redis import RedisServer, redis_proxy, redis_server
 
@@ -300,3 +301,33 @@ async def test_nothing_is_kept_in_redis_nor_sent_in_the_clear(server: RedisServe
         await client.aclose()
         assert not any(b"CANARY" in one for one in heard)
         assert await server.keys() == []
+
+
+async def test_what_is_given_up_halfway_leaves_nothing_behind(server: RedisServer) -> None:
+    """Neither room that nobody gives back, nor work, nor memory of who asked."""
+    async with Post(server.url, beat=0.1) as one, Post(server.url, beat=0.1) as two:
+        for subject, question in (("echo", bytes(1_000_000)), ("size", b"1000000"), ("tell", bytes(50))):
+            asking = [
+                asyncio.create_task(one.mailbox.ask(two.me, subject, question, timeout=None))
+                for _ in range(4)
+            ]
+            for index, ask in enumerate(asking):
+                before = await publications(server)
+                while await publications(server) < before + index:
+                    pass
+                ask.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        for asks, other in ((one, two), (two, one)):
+            assert await asks.mailbox.ask(other.me, "echo", bytes(500_000), timeout=None) == bytes(500_000)
+        await one.until(lambda: not one.mailbox._peers and not two.mailbox._peers)
+
+
+async def test_a_question_half_sent_by_who_was_killed_is_forgotten(server: RedisServer) -> None:
+    async with Post(server.url, beat=0.05) as two:
+        async with Post(server.url, beat=0.05) as one:
+            peer = one.mailbox._peer(two.me)
+            frame = _Frame(one.me, "ask", 1, 0, b"+echo\nhalf of it")
+            assert await one.mailbox._put(peer, frame)
+            await two.until(lambda: bool(two.mailbox._peers))
+        await two.until(lambda: not two.mailbox._peers)
+        assert two.asked == 0
