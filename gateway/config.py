@@ -318,8 +318,9 @@ class Upstream(Model):
     era: Literal["auto", "modern", "legacy"] = "auto"
     """Which protocol it speaks: modern is 2026-07-28, legacy the initialize handshake; auto asks it."""
     isolation: Literal["shared", "caller", "session"] | None = None
-    """Who shares a session, or the process, of a server of an older protocol: everybody, the requests of one
-    caller's token, or those of one client's session; by default caller for a URL and shared for a command."""
+    """Who shares a session of a server of an older protocol, or the process of a program: everybody, the
+    requests of one caller's token, or those of one client's session; by default caller for a URL and shared
+    for a command."""
     sessions: Count = 1000
     """Sessions, or processes, of such a server at once; beyond it the one idle longest ends."""
     session_idle: Wait = 600.0

@@ -128,12 +128,14 @@ class Channel:
         """Calls under way."""
         return len(self._exchanges) + (0 if self._session is None else self._session.active)
 
-    def speak(self, session: Callable[["ChannelWire"], LegacySession] | None) -> LegacySession | None:
-        """Speak an older era from now on, in this session, or the modern one again."""
-        self._session = (
-            None if session is None else session(ChannelWire(self._duplex, self._patience, self._carried))
-        )
+    def speak(self, session: Callable[["ChannelWire"], LegacySession]) -> LegacySession:
+        """Speak an older era from now on, in this session."""
+        self._session = session(ChannelWire(self._duplex, self._patience, self._carried))
         return self._session
+
+    def speak_modern(self) -> None:
+        """Speak the modern era again."""
+        self._session = None
 
     async def call(
         self, request: Request, emit: Emit | None = None, *, version: str, cancel: bool = True
@@ -187,7 +189,7 @@ class Channel:
         for exchange in list(self._exchanges.values()):
             exchange.end(failure)
         for listening in list(self._listenings.values()):
-            listening.lose(_as_failed(failure))
+            listening.lose(as_failed(failure))
         if self._session is not None:
             self._session.fail(failure)
         self.ended.set()
@@ -492,7 +494,8 @@ class ChannelListening:
             log.debug("upstream %s: its listen ended: %s", self._name, how)
 
 
-def _as_failed(failure: UpstreamUnavailable) -> Failed:
+def as_failed(failure: UpstreamUnavailable) -> Failed:
+    """Return a failure as one of this edge."""
     if isinstance(failure, Failed):
         return failure
     return Failed(failure.upstream, failure.reason, failure.detail)

@@ -106,12 +106,18 @@ class HttpLine:
     # The way out
 
     async def post(
-        self, headers: Mapping[str, str], body: bytes, authorization: str | None, *, verb: str = "POST"
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        authorization: str | None,
+        *,
+        verb: str = "POST",
+        to: URL | None = None,
     ) -> Response:
-        """Return the response to one request, its body still unread."""
+        """Return the response to one request, its body still unread; `to` another place of this origin."""
         poster = self._connected()
         lines = header_lines(self.credentials.headers(authorization)) + header_lines(headers)
-        url = self.url
+        url = self.url if to is None else to
         for _ in range(_HOPS + 1):
             common = url is self.url and verb == "POST"
             start = self._start if common else poster.start(url, self._headers, verb)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -20,14 +20,9 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import (
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
-    Json,
     McpError,
-    is_object,
-    split,
-    text_or_none,
 )
 from gateway.protocol.legacy_server import NOTHING, OFFERED
 from gateway.protocol.subscriptions import Wanted
@@ -133,10 +128,8 @@ class LegacyUpstream:
 
     async def call(self, request: Request, emit: Emit | None = None) -> Reply:
         """Return the result, or what the server asks first; raises UpstreamError, Failed or Challenge."""
-        state = text_or_none(request.params.get("requestState"))
-        if state is not None:
-            answers = _answers(request.params.get("inputResponses"))
-            return await self._parked.resume(state, request.context, answers, emit)
+        if "requestState" in request.params:
+            return await self._parked.go_on(request, emit)
         key = self._key(request)
         for _ in range(2):
             try:
@@ -212,9 +205,3 @@ class LegacyUpstream:
 
 _NOT_SERVED = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
 """What servers answer to an initialize that is none of theirs."""
-
-
-def _answers(raw: Json | None) -> Mapping[str, Json]:
-    if raw is None or not is_object(raw):
-        raise McpError(INVALID_PARAMS, "inputResponses must be an object")
-    return split(raw)

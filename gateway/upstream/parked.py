@@ -21,10 +21,19 @@ from gateway.protocol.call import (
     Notice,
     Reason,
     Reply,
+    Request,
     UpstreamName,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Json, McpError
+from gateway.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    Json,
+    McpError,
+    is_object,
+    split,
+    text_or_none,
+)
 from gateway.support.mailbox import Mailbox, Tell, Unreachable
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
@@ -135,6 +144,14 @@ class Parked:
                 McpError(INVALID_PARAMS, GONE) if error.gone else McpError(INTERNAL_ERROR, _AWAY)
             ) from None
         return _told(_decode_outcome(said))
+
+    async def go_on(self, request: Request, emit: Emit | None = None) -> Reply:
+        """Go on with the call that a request brings answers for; raises what `resume` does."""
+        state = text_or_none(request.params.get("requestState"))
+        answers = request.params.get("inputResponses")
+        if state is None or answers is None or not is_object(answers):
+            raise McpError(INVALID_PARAMS, "requestState must be a string, inputResponses an object")
+        return await self.resume(state, request.context, split(answers), emit)
 
     async def close(self) -> None:
         """Drop every call; whoever comes later is told that it is over."""

@@ -35,6 +35,7 @@ from gateway.upstream.parked import Parked
 from gateway.upstream.probing import Discovered
 from gateway.upstream.retrying import Pace
 from gateway.upstream.sessions import Key
+from gateway.upstream.sse_channel import SseSession
 from gateway.upstream.stdio import StdioUpstream
 from gateway.upstream.transport import Listening, Transport
 
@@ -78,6 +79,7 @@ class UpstreamPool:
                     settings,
                     client_info=client_info,
                     limit=limits.message,
+                    parked=self._parked,
                     background=background,
                     metrics=metrics,
                     on_change=self._changed,
@@ -136,18 +138,35 @@ class UpstreamPool:
                 raise
             return session
 
+        async def open_older(key: Key, rested: Callable[[], None]) -> SseSession:
+            return await SseSession.open(
+                line,
+                key,
+                settings,
+                client_info=client_info,
+                changes=changes,
+                on_change=self._changed,
+                parked=self._parked,
+                on_idle=rested,
+            )
+
+        legacy, older = (
+            LegacyUpstream(
+                line.name,
+                settings,
+                opener,
+                parked=self._parked,
+                background=self._background,
+                metrics=line.metrics,
+            )
+            for opener in (open, open_older)
+        )
         return HttpUpstream(
             line,
             settings,
             ModernHttpUpstream(line, settings, client_info=client_info, on_change=self._changed),
-            LegacyUpstream(
-                line.name,
-                settings,
-                open,
-                parked=self._parked,
-                background=self._background,
-                metrics=line.metrics,
-            ),
+            legacy,
+            older,
         )
 
     def __repr__(self) -> str:

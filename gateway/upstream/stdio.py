@@ -1,7 +1,8 @@
 """A server that is a program: started when it is needed, spoken to in its era, started again when it ends.
 
 Which era that is, its first answers tell (U-19), and it holds for as long as the process lives (U-19a). A
-process that ends by itself is replaced after a pause that grows, and only once all of it is gone.
+process that ends by itself is replaced after a pause that grows, and only once all of it is gone. One process
+is the gateway's own, and everybody's unless `isolation` says otherwise: then callers have theirs beside it.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import random as chance
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal, TypeAlias
 
 from gateway import config
@@ -25,24 +27,24 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import (
-    METHOD_NOT_FOUND,
     UNSUPPORTED_PROTOCOL_VERSION,
     Malformed,
-    McpError,
     array,
     items,
     join,
     split,
 )
-from gateway.protocol.legacy_server import NOTHING, Greeting
+from gateway.protocol.legacy_server import Greeting
 from gateway.protocol.mirror import without_invalid
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-from gateway.upstream.channel import Channel, ChannelWire, OnChange
+from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
 from gateway.upstream.failures import Failed, UpstreamError
+from gateway.upstream.legacy_listening import Changes, Ears, LegacyListening
 from gateway.upstream.legacy_session import LegacySession
 from gateway.upstream.negotiating import negotiated
+from gateway.upstream.parked import Parked
 from gateway.upstream.probing import (
     PROBE,
     PROBE_TIMEOUT,
@@ -54,6 +56,7 @@ from gateway.upstream.probing import (
 )
 from gateway.upstream.program import STEP, Launch, Program
 from gateway.upstream.retrying import Pace
+from gateway.upstream.sessions import Key, Sessions, key_of
 from gateway.upstream.transport import Listening
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class StdioUpstream:
         *,
         client_info: bytes,
         limit: int,
+        parked: Parked,
         background: Background,
         metrics: Metrics,
         on_change: OnChange,
@@ -90,6 +94,7 @@ class StdioUpstream:
         self._launch = Launch.of(name, settings, environ)
         self._client_info = client_info
         self._limit = limit
+        self._parked = parked
         self._background = background
         self._metrics = metrics
         self._on_change = on_change
@@ -103,10 +108,17 @@ class StdioUpstream:
         self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
         self._process: Process | None = None
         self._opening: asyncio.Task[Process | UpstreamUnavailable] | None = None
-        self._failures = 0
-        """Processes in a row that ended, or never came to be of use."""
-        self._rest_until = clock()
-        self._last: UpstreamUnavailable | None = None
+        self._changes = Changes(name, on_change, background)
+        self._rest = Rest(self._pace, clock, random)
+        self._others: Sessions[Process] = Sessions(
+            self._open_other,
+            most=max(1, settings.sessions - 1),
+            idle=settings.session_idle,
+            background=background,
+            name=name,
+        )
+        self._others_rest = Rest(self._pace, clock, random)
+        self._running = 0
         self._lived = False
         """Whether there was one before, so that the next one is a reconnection."""
         self._closed = False
@@ -148,14 +160,24 @@ class StdioUpstream:
             self.active += 1
             try:
                 process = await self._ready()
-                return await process.call(request, emit)
+                if process.session is not None and "requestState" in request.params:
+                    return await self._parked.go_on(request, emit)
+                key = self._key(request, process)
+                if key == Key():
+                    return await process.call(request, emit)
+                async with self._others.use(key) as own:
+                    return await own.call(request, emit)
             finally:
                 self.active -= 1
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening:
         """Return the subscription once it is open, for the caller to close. Raises as `call` does."""
         process = await self._ready()
-        return await process.listen(request, wanted)
+        key = self._key(request, process)
+        if key == Key():
+            return await process.listen(request, wanted)
+        async with self._others.use(key) as own:
+            return await own.listen(request, wanted)
 
     async def close(self) -> None:
         """End every process; calls that are running or come later fail as STOPPING."""
@@ -163,8 +185,10 @@ class StdioUpstream:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
+        ending = [self._others.close()]
         if self._process is not None:
-            await self._process.stop()
+            ending.append(self._process.close())
+        await asyncio.gather(*ending)
 
     # One process for everybody
 
@@ -175,26 +199,12 @@ class StdioUpstream:
         process = self._process
         if process is not None and process.usable:
             return process
-        rest = self._rest_until - self._clock()
-        if self._opening is None and rest > _PATIENCE:
-            raise self._refused()
+        if self._opening is None:
+            self._rest.check(self._name)
         opened = await self._opened()
         if isinstance(opened, Process):
             return opened
-        raise self._refused()
-
-    def _refused(self) -> Failed:
-        """Return the failure of what was never sent, for there was nobody to send it to."""
-        last = self._last
-        if last is None or self._closed:
-            return Failed(self._name, Reason.STOPPING)
-        return Failed(
-            self._name,
-            last.reason,
-            last.detail,
-            unsent=last.reason is Reason.CONNECT,
-            lost=last.reason is Reason.CONNECT,
-        )
+        raise unsent(self._name, opened)
 
     async def _opened(self) -> "Process | UpstreamUnavailable":
         """Return what comes of starting it, begun once for all who wait, and not given up with them."""
@@ -209,15 +219,14 @@ class StdioUpstream:
     async def _open(self) -> "Process | UpstreamUnavailable":
         """Start it once its rest is over; it rests longer after a failure."""
         try:
-            await asyncio.sleep(max(0.0, self._rest_until - self._clock()))
+            await asyncio.sleep(self._rest.left)
             process = await self._settled()
         except UpstreamUnavailable as error:
-            self._failed(error)
+            self._rest.failed(error)
             return error
         finally:
             self._opening = None
         self._process = process
-        self._metrics.upstream_connections(self._name, 1)
         self._background.start(self._attend(process, self._clock()), name=f"attend {self._name}")
         if self._lived:
             await self._tell_reconnected()
@@ -235,16 +244,8 @@ class StdioUpstream:
         """Return a process that can be used; raises UpstreamUnavailable when there is none."""
         opener = self._opener
         while True:
-            process = await self._started()
-            try:
-                async with asyncio.timeout(self._settings.max_timeout):
-                    verdict = await process.settle(opener)
-            except TimeoutError:
-                detail = f"no answer to its handshake in {self._settings.max_timeout:g}s"
-                verdict = Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
-            except BaseException:
-                await process.stop()
-                raise
+            process = await self._started(Key())
+            verdict = await self._spoken_to(process, opener)
             if verdict.reason is None:
                 if verdict.version is not None and verdict.era == "modern":
                     self.version = verdict.version
@@ -252,13 +253,24 @@ class StdioUpstream:
                     self._opener = "initialize"  # it would be waited for in vain again
                 return process
             died = process.channel.failure
-            await process.stop()
+            await process.close()
             if died is None or opener == "initialize" or self._settings.era != "auto":
                 raise Failed(self._name, verdict.reason, verdict.detail, lost=died is not None)
             # It may be one that ends at an opener it does not know (U-19).
             opener = "initialize"
 
-    async def _started(self) -> "Process":
+    async def _spoken_to(self, process: "Process", opener: Opener) -> Verdict:
+        try:
+            async with asyncio.timeout(self._settings.max_timeout):
+                return await process.settle(opener)
+        except TimeoutError:
+            detail = f"no answer to its handshake in {self._settings.max_timeout:g}s"
+            return Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
+        except BaseException:
+            await process.close()
+            raise
+
+    async def _started(self, key: Key) -> "Process":
         program = await Program.start(
             self._launch, limit=self._limit, background=self._background, step=self._step
         )
@@ -273,28 +285,63 @@ class StdioUpstream:
             metrics=self._metrics,
             on_change=self._on_change,
         )
-        return Process(self, program, channel)
-
-    def _failed(self, error: UpstreamUnavailable) -> None:
-        self._last = error
-        self._failures += 1
-        self._rest_until = self._clock() + self._pace.pause(self._failures, self._random())
+        self._count(+1)
+        return Process(self, program, channel, key)
 
     async def _attend(self, process: "Process", since: float) -> None:
-        """See a process to its end, and start the next one (U-31)."""
+        """See the shared process to its end, and start the next one (U-31)."""
         await process.channel.ended.wait()
-        self._metrics.upstream_connections(self._name, 0)
-        await process.stop()
+        await process.close()
         if self._process is process:
             self._process = None
         if self._closed:
             return
         if self._clock() - since >= _STABLE:
-            self._failures = 0
+            self._rest.over()
         assert process.channel.failure is not None
-        self._failed(process.channel.failure)
+        self._rest.failed(process.channel.failure)
         while not self._closed and not isinstance(await self._opened(), Process):
             pass  # it rested meanwhile
+
+    # Processes of callers' own
+
+    def _key(self, request: Request, shared: "Process") -> Key:
+        """Return whose process a request goes to.
+
+        What those ask who cannot be told apart goes to everybody's: a process for each of their calls would
+        be anybody's to start. A modern server declares nothing to be kept apart by.
+        """
+        key = key_of(request, self._settings, "")
+        if not key.whose and not request.context.alone:
+            return Key()
+        return key if shared.session is not None else Key(key.whose)
+
+    async def _open_other(self, key: Key) -> "Process":
+        """Start a process for one caller; raises Failed, as unsent."""
+        self._others_rest.check(self._name)
+        shared = self._process
+        opener: Opener = "initialize" if shared is not None and shared.session is not None else "discover"
+        try:
+            process = await self._started(key)
+            verdict = await self._spoken_to(process, opener)
+            if verdict.reason is not None:
+                await process.close()
+                raise Failed(self._name, verdict.reason, verdict.detail)
+        except UpstreamUnavailable as error:
+            self._others_rest.failed(error)
+            raise unsent(self._name, error) from None
+        self._others_rest.over()
+        self._background.start(self._attend_other(key, process), name=f"attend one at {self._name}")
+        return process
+
+    async def _attend_other(self, key: Key, process: "Process") -> None:
+        await process.channel.ended.wait()
+        self._others.forget(key, process)
+        await process.close()
+
+    def _count(self, step: int) -> None:
+        self._running += step
+        self._metrics.upstream_connections(self._name, self._running)
 
     async def _pinged(self, process: "Process") -> Verdict:
         """Return whether a process that runs is of use; one that is busy need not answer."""
@@ -312,17 +359,26 @@ class StdioUpstream:
 
     # What a process needs of its upstream
 
-    def session(self, wire: ChannelWire) -> LegacySession:
+    def session(self, key: Key, ears: Ears, wire: ChannelWire) -> LegacySession:
+        """Return a session of an older era, not open yet."""
         return LegacySession(
             self._name,
             wire,
-            capabilities=NOTHING,
+            capabilities=key.capabilities,
             client_info=self._client_info,
             background=self._background,
             metrics=self._metrics,
-            on_told=lambda notice: None,
+            on_told=ears.tell,
+            on_idle=lambda session: self._others.rested(key),
+            parked=self._parked,
             ids=self._ids,
         )
+
+    def ears(self, key: Key) -> Ears:
+        return Ears(self._changes, key.partition, lambda: self._others.rested(key))
+
+    def listening(self, session: LegacySession, ears: Ears) -> LegacyListening:
+        return LegacyListening(session, ears, idle=self._settings.listen_idle, metrics=self._metrics)
 
     @property
     def forced(self) -> bool:
@@ -332,13 +388,51 @@ class StdioUpstream:
     def probe_timeout(self) -> float:
         return self._probe_timeout
 
+    def ended(self) -> None:
+        self._count(-1)
+
+
+class Rest:
+    """How long nothing is started after failures: longer each time."""
+
+    def __init__(self, pace: Pace, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._pace = pace
+        self._clock = clock
+        self._random = random
+        self._failures = 0
+        self._until = clock()
+        self._last: UpstreamUnavailable | None = None
+
+    @property
+    def left(self) -> float:
+        """The seconds it still lasts."""
+        return max(0.0, self._until - self._clock())
+
+    def check(self, name: UpstreamName) -> None:
+        """Raise the last failure again while it lasts longer than anybody should wait."""
+        if self._last is not None and self.left > _PATIENCE:
+            raise unsent(name, self._last)
+
+    def failed(self, error: UpstreamUnavailable) -> None:
+        """Begin a rest."""
+        self._last = error
+        self._failures += 1
+        self._until = self._clock() + self._pace.pause(self._failures, self._random())
+
+    def over(self) -> None:
+        """Begin with the first pause again."""
+        self._failures = 0
+
 
 class Process:
     """One process of a program, and what it turned out to speak."""
 
-    def __init__(self, upstream: StdioUpstream, program: Program, channel: Channel) -> None:
+    def __init__(self, upstream: StdioUpstream, program: Program, channel: Channel, key: Key) -> None:
         self._upstream = upstream
         self._program = program
+        self._key = key
+        self._ears = upstream.ears(key)
+        self._closed = False
         self.channel = channel
         self.session: LegacySession | None = None
         self.verdict = Verdict(None, reason=Reason.DOWN, detail="its handshake is not over")
@@ -364,6 +458,15 @@ class Process:
     def usable(self) -> bool:
         """Whether requests may be sent to it."""
         return self.verdict.reason is None and self.channel.failure is None
+
+    @property
+    def active(self) -> int:
+        """Calls under way, those that wait for their user included, and listeners."""
+        return self.channel.active + len(self._ears)
+
+    @property
+    def ended(self) -> bool:
+        return self.channel.failure is not None
 
     async def settle(self, opener: Opener) -> Verdict:
         """Find out what it speaks, beginning with this (U-19); raises nothing but for being cancelled."""
@@ -393,13 +496,13 @@ class Process:
 
     async def _initialize(self, *, again: bool = True) -> Verdict:
         """Shake hands as with an older server; one that took the probe late, and says so, is modern."""
-        self.session = self.channel.speak(self._upstream.session)
-        assert self.session is not None
+        session = self.channel.speak(partial(self._upstream.session, self._key, self._ears))
+        self.session = session
         try:
-            return _verdict(await self.session.open())
+            return _verdict(await session.open())
         except UpstreamError as error:
             if error.code == UNSUPPORTED_PROTOCOL_VERSION and again and mutual(supported_versions(error)):
-                self.channel.speak(None)
+                self.channel.speak_modern()
                 self.session = None
                 return await self._discover()
             return Verdict(None, reason=Reason.ERA, detail=f"it refuses initialize: error {error.code}")
@@ -427,14 +530,32 @@ class Process:
         return without_invalid_annotations(reply) if request.method == "tools/list" else reply
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening:
-        if self.session is not None:
-            raise McpError(METHOD_NOT_FOUND, "no subscriptions")
-        return await self.channel.listen(request, wanted, version=self.version)
+        """Return an open subscription, which the server of an older era may not know to be one (L-26)."""
+        if self.session is None:
+            return await self.channel.listen(request, wanted, version=self.version)
+        listening = self._upstream.listening(self.session, self._ears)
+        try:
+            await listening.open(wanted)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """End it, and return once all of it is gone."""
         self.channel.close()
+        assert self.channel.failure is not None
+        self._ears.lose(as_failed(self.channel.failure))
         await self._program.stop()
+        if not self._closed:
+            self._closed = True
+            self._upstream.ended()
+
+
+def unsent(name: UpstreamName, error: UpstreamUnavailable) -> Failed:
+    """Return the failure of what was never sent, for there was nobody to send it to."""
+    lost = error.reason is Reason.CONNECT
+    return Failed(name, error.reason, error.detail, unsent=lost, lost=lost)
 
 
 def without_invalid_annotations(reply: Reply) -> Reply:

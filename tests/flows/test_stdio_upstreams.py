@@ -230,3 +230,112 @@ async def test_no_process_outlives_the_gateway(ending: signal.Signals) -> None:
         served.program.process.send_signal(ending)
         await asyncio.to_thread(served.program.wait, 15)
         await none_left(text)
+
+
+FORM = {"elicitation": {"form": {}}}
+
+
+async def programs(text: str) -> int:
+    """Return how many programs run, their keepers left out."""
+    return len(await asyncio.to_thread(marked, text)) // 2
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize(("isolation", "heard"), [("shared", "ann's"), ("caller", None), (None, "ann's")])
+async def test_what_a_program_remembers_is_shared_or_kept_apart(
+    era: str, isolation: str | None, heard: str | None
+) -> None:
+    """By the caller's credential; callers without one are nobody, and share the gateway's own (B07)."""
+    text = mark()
+    settings = program("--era", era, text=text, isolation=isolation)
+    async with running({"files": settings}) as gateway:
+
+        async def note(token: str | None) -> Any:
+            return (await gateway.ask("tools/call", {"name": "files__get_note"}, token=token)).text
+
+        setting = {"name": "files__set_note", "arguments": {"text": "ann's"}}
+        await gateway.ask("tools/call", setting, token="TOK-ANN")
+        assert await note("TOK-ANN") == "ann's"
+        assert await note("TOK-BOB") == heard
+        assert await note(None) == heard
+        assert await programs(text) == (3 if isolation == "caller" else 1)
+    assert await programs(text) == 0
+
+
+async def test_processes_of_callers_are_capped_and_idle_ones_end() -> None:
+    """The one idle longest makes room; the gateway's own stays (B29)."""
+    text = mark()
+    settings = program(text=text, isolation="caller", sessions=3)
+    async with running({"files": settings}) as gateway:
+        pids = {}
+        for token in ("A", "B", "C", "B", "A"):
+            answer = await gateway.ask("tools/call", {"name": "files__pid"}, token=f"TOK-{token}")
+            pids.setdefault(token, []).append(answer.text)
+        assert pids["B"][0] == pids["B"][1]
+        assert pids["A"][0] != pids["A"][1]
+    text = mark()
+    settings = program(text=text, isolation="caller", session_idle=0.01)
+    async with running({"files": settings}) as gateway:
+        shared = (await gateway.ask("tools/call", {"name": "files__pid"})).text
+        await gateway.ask("tools/call", {"name": "files__pid"}, token="TOK-A")
+        while await programs(text) > 1:  # the end of a process sends no event to wait for
+            pass
+        assert (await gateway.ask("tools/call", {"name": "files__pid"})).text == shared
+
+
+async def test_a_program_asks_the_one_caller_it_works_for() -> None:
+    """In the middle of a call of an older era, which waits for the answer (M-19, M-22)."""
+    settings = program("--era", "legacy", isolation="caller")
+    async with running({"files": settings}) as gateway:
+        call: dict[str, Any] = {"name": "files__ask", "arguments": {}}
+        asked = await gateway.ask("tools/call", call, token="TOK-A", capabilities=FORM)
+        [(key, question)] = asked.result["inputRequests"].items()
+        assert question["method"] == "elicitation/create"
+        assert question["params"]["message"] == "[files] Who?"
+        given = {"action": "accept", "content": {"name": "Ann"}}
+        call |= {"inputResponses": {key: given}, "requestState": asked.result["requestState"]}
+        answer = await gateway.ask("tools/call", call, token="TOK-A", capabilities=FORM)
+        assert answer.text == given
+
+
+async def test_calls_that_may_be_asked_something_take_turns() -> None:
+    """Else nobody could tell whose the question is (M-22)."""
+    settings = program("--era", "legacy", isolation="caller")
+    async with running({"files": settings}) as gateway:
+        options: dict[str, Any] = {"token": "TOK-A", "capabilities": FORM}
+        async with gateway.open("tools/call", {"name": "files__ask"}, **options) as first:
+            asked = (await first.answer()).result
+        async with gateway.open("tools/call", {"name": "files__pid"}, **options) as second:
+            [key] = asked["inputRequests"]
+            retry = {
+                "name": "files__ask",
+                "inputResponses": {key: {"action": "decline"}},
+                "requestState": asked["requestState"],
+            }
+            answer = await gateway.ask("tools/call", retry, **options)
+            assert answer.text == {"action": "decline"}
+            assert (await second.answer()).text > 0
+
+
+@pytest.mark.parametrize("isolation", ["shared", "caller"])
+async def test_a_program_that_serves_many_may_ask_nobody(isolation: str) -> None:
+    """Nothing is declared to it, and it is told so when it asks all the same (M-22)."""
+    async with running({"files": program("--era", "legacy", isolation=isolation)}) as gateway:
+        answer = await gateway.ask("tools/call", {"name": "files__ask"}, capabilities=FORM)
+        assert answer.text["code"] == -32601
+
+
+async def test_an_older_program_tells_of_changes_over_a_restart() -> None:
+    """On the channel, to whoever listens; subscriptions are made anew (L-26)."""
+    async with running({"files": program("--era", "legacy")}) as gateway:
+        [uri] = (await gateway.ask("resources/list")).names
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": [uri]}
+        async with listening(gateway, wanted) as stream:
+            await gateway.ask("tools/call", {"name": "files__change"})
+            assert await told(stream) == (TOOLS_CHANGED, None)
+            update = {"name": "files__update", "arguments": {"uri": "test://note"}}
+            await gateway.ask("tools/call", update)
+            assert await told(stream) == (UPDATED, uri)
+            os.kill((await gateway.ask("tools/call", {"name": "files__pid"})).text, signal.SIGKILL)
+            assert await told(stream) == (UPDATED, uri)  # nobody knows what was missed
+            await seen(gateway, "resources/subscribe")

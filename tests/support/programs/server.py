@@ -53,6 +53,9 @@ class Server:
         whole = {"jsonrpc": "2.0", **message}
         if self.options.id_last and "id" in whole:
             whole = {key: whole[key] for key in (*[key for key in whole if key != "id"], "id")}
+        self.write(whole)
+
+    def write(self, whole: Message) -> None:
         sys.stdout.buffer.write(json.dumps(whole).encode() + b"\n")
         sys.stdout.buffer.flush()
 
@@ -223,7 +226,7 @@ class Server:
             self.notify(method, **params, _meta={SUBSCRIPTION: id})
 
 
-def options() -> argparse.Namespace:
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", default="modern")
     parser.add_argument("--crash", type=int)
@@ -239,7 +242,7 @@ def options() -> argparse.Namespace:
         "id-last",
     ):
         parser.add_argument(f"--{flag}", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def main() -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from gateway import config
 from gateway.protocol.call import Change, Reason, Reply, Request, UpstreamName
+from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.failures import Failed
+from gateway.upstream.parked import Parked
 from gateway.upstream.retrying import Pace
 from gateway.upstream.stdio import StdioUpstream, without_invalid_annotations
 from tests.support.kin import MARK, mark, marked, zombies
@@ -52,6 +54,7 @@ class Upstream:
             settings,
             client_info=b'{"name":"gw","version":"1"}',
             limit=2**20,
+            parked=Parked(LocalMailbox(), self.background),
             background=self.background,
             metrics=Metrics(),
             on_change=self.changes.put,
@@ -228,10 +231,7 @@ async def test_one_that_hangs_is_replaced_unless_it_is_busy() -> None:
 
 
 async def test_pauses_between_starts_grow_and_calls_do_not_wait_for_them() -> None:
-    now = [0.0]
     one = Upstream("--crash", "7", pace=Pace(first=100.0, longest=1000.0))
-    one.transport._clock = lambda: now[0]  # the only clock there is
-    one.transport._rest_until = 0.0
     try:
         verdict = await one.transport.probe()
         assert (verdict.reason, verdict.detail) == (Reason.CONNECT, "its program ended, exit code 7")
