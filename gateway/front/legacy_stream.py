@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from gateway.protocol.call import MODERN_VERSION, Answer, Call, Notice, Principal, RequestMeta, Sink
+from gateway.protocol.jsonrpc import encode
 from gateway.protocol.legacy_answers import notice_of, told, written
-from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, spell
+from gateway.protocol.subscriptions import ACKNOWLEDGED, Wanted, read_acknowledged, spell
 from gateway.support.notebook import Unavailable
 from gateway.support.tasks import Background
 
@@ -51,11 +52,13 @@ class _Ear:
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
+        self.granted = Wanted()
         self.acknowledged = asyncio.Event()
         self.let_in = asyncio.Event()
 
     async def emit(self, notice: Notice) -> None:
         if notice.method == ACKNOWLEDGED:
+            self.granted = read_acknowledged(notice.params)
             self.acknowledged.set()
             return
         await self.let_in.wait()
@@ -101,6 +104,7 @@ class Stream:
         self._wanted = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._closed = False
+        self._had_one = False
         self.note = b""
         """How the notebook knows it."""
 
@@ -180,8 +184,19 @@ class Stream:
         if before is not None:
             before.cancel()
             await asyncio.wait([before])
+        elif self._had_one:
+            await self._tell_all(ear.granted)
+        self._had_one = True
         ear.let_in.set()
         return task
+
+    async def _tell_all(self, granted: Wanted) -> None:
+        """Tell of everything that is granted, after a time in which any of it may have changed unheard."""
+        for kind in ("tools", "prompts", "resources"):
+            if getattr(granted, kind):
+                await self._outlet.send(written(Notice(f"notifications/{kind}/list_changed", {})))
+        for uri in sorted(granted.uris):
+            await self._outlet.send(written(Notice("notifications/resources/updated", {"uri": encode(uri)})))
 
     async def _listen(self, call: Call, ear: _Ear) -> Answer:
         try:

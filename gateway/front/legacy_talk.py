@@ -280,7 +280,7 @@ class Talk:
 async def _withdraw(asked: "list[tuple[str, asyncio.Future[Answered]]]", outlet: Outlet, reason: str) -> None:
     """Take back the questions that are open still."""
     for id, answer in asked:
-        if answer.done():
+        if answer.done() and not answer.cancelled():  # who is cancelled takes what he waits for along
             continue
         answer.cancel()
         with suppress(ConnectionError):
