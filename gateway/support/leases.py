@@ -82,13 +82,13 @@ SHARE = Script(
       if wish ~= '' then
         redis.call('HSET', words, me, wish)
         changed, wished = true, true
-      elseif redis.call('HEXISTS', words, me) == 0 then
+      elseif not redis.call('HGET', words, me) then
         lost = 1
       end
       if by == me and grants ~= '' then
         redis.call('HSET', lease, 'word', grants)
         changed, granted = true, true
-      elseif by == me and redis.call('HEXISTS', lease, 'word') == 0 then
+      elseif by == me and not redis.call('HGET', lease, 'word') then
         lost = 1
       end
     end
