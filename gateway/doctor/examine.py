@@ -16,6 +16,7 @@ from gateway.core.federation import Federation
 from gateway.core.lists import Page, merge_pages
 from gateway.doctor.asking import FORBIDDEN, NOBODY, Asker, Token
 from gateway.doctor.audit import Subject, audit
+from gateway.doctor.crossing import Spoken, blocked, converted
 from gateway.doctor.findings import (
     KINDS,
     AuthResult,
@@ -48,11 +49,18 @@ _EXAMINED = 120.0
 _REDIS = 2.0
 _UNTIL_THEN = "until then requests are answered, and nothing is cached"
 _UNAUTHORIZED = "HTTP 401"
+_UPDATE = "bring the server to a protocol revision that the gateway speaks, best to 2026-07-28"
 _NEXT = {
     Reason.CONNECT: "start it, or correct upstreams.{name}.url",
     Reason.TIMEOUT: "see whether it runs and is not overloaded, or correct upstreams.{name}.url",
     Reason.STATUS: "correct the path in upstreams.{name}.url, or look into the server's log",
-    Reason.ERA: "bring the server to protocol revision 2026-07-28",
+    Reason.ERA: _UPDATE,
+}
+_NEXT_OF_PROGRAMS = {
+    Reason.CONNECT: "run it by hand: correct command, args or env of upstreams.{name}, or what it misses",
+    Reason.TIMEOUT: "run it by hand and see what it waits for; a first start may have something to install",
+    Reason.PROTOCOL: "see whether it is an MCP server, and writes messages alone to its stdout",
+    Reason.ERA: _UPDATE,
 }
 
 
@@ -213,6 +221,7 @@ class _Examiner:
         status = self._pool.status(self.name)
         self.checkup.state = "down" if status.state == "starting" else status.state
         self.checkup.era, self.checkup.version = status.era, status.version
+        self.checkup.transport = status.wire
         if status.state != "up":
             self._down(status.last_error or Reason.TIMEOUT, status.detail)
             return
@@ -223,6 +232,10 @@ class _Examiner:
             self._keep("server/discover", None, discovered)
         elif (known := self._pool.discovered(self.name)) is not None:
             self._learn(known.result)
+        if status.era is not None and status.version is not None:
+            spoken = Spoken(self.name, self._settings, status.era, status.version, self._capabilities)
+            self.checkup.converted = list(converted(spoken))
+            self.checkup.blocked = list(blocked(spoken))
         await asyncio.gather(*(self._list(method) for method in KINDS if self._offers(method)))
         self.checkup.cache.sort(key=lambda kept: list(METHODS).index(kept.method))
         await self._read()
@@ -238,7 +251,8 @@ class _Examiner:
         if reason is Reason.CREDENTIALS:
             self._refused(detail)
             return
-        self._problem(said, _NEXT.get(reason, "look into the server's log").format(name=self.name))
+        advice = _NEXT if self._settings.command is None else _NEXT_OF_PROGRAMS
+        self._problem(said, advice.get(reason, "look into the server's log").format(name=self.name))
 
     def _authenticated(self, discovered: Outcome) -> None:
         kind = self._settings.auth.kind

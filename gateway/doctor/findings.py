@@ -9,6 +9,7 @@ from gateway.config import Config, ToolRules
 from gateway.core.access import allowed
 from gateway.core.catalogue import Listing
 from gateway.core.federation import Federation
+from gateway.doctor.crossing import Blocked, Converted
 from gateway.protocol.call import Partition, UpstreamName
 from gateway.protocol.jsonrpc import Json, Malformed, split, text_of
 from gateway.settings.values import show_duration
@@ -77,12 +78,15 @@ class Checkup:
     state: str = "unknown"
     era: str | None = None
     version: str | None = None
-    transport: str = "Streamable HTTP"
+    transport: str = "-"
     auth: AuthResult = AuthResult("none", "unknown")
     capabilities: tuple[str, ...] = ()
     items: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(KINDS.values()))
     """How many of each kind it lists; None where it has no such list, or it could not be had."""
     cache: list[Kept] = field(default_factory=list)
+    converted: list[Converted] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    """What does not reach clients of some revision, or all; unlike a problem it may be as it should."""
     excluded: list[tuple[str, str, str]] = field(default_factory=list)
     """List, item, and the reason why clients do not see it."""
 

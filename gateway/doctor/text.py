@@ -21,6 +21,16 @@ def tables(report: Report) -> Iterator[tuple[str, Table]]:
     for one in report.upstreams:
         if one.cache:
             yield f"{one.upstream}: what is cached", [("", "it says", "kept", "why"), *map(_kept, one.cache)]
+        if one.converted:
+            yield (
+                f"{one.upstream}: what is converted",
+                [(each.what, each.whom, each.how) for each in one.converted],
+            )
+        if one.blocked:
+            yield (
+                f"{one.upstream}: what cannot cross",
+                [(each.what, each.why, f"next: {each.next}") for each in one.blocked],
+            )
     if report.names:
         rows = [(one.endpoint, f"{one.upstream}: {one.original}", one.shown, one.why) for one in report.names]
         yield "names that were changed", rows

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,8 @@ from gateway.doctor.asking import Token
 from gateway.doctor.examine import examine
 from gateway.doctor.findings import Audited, Report
 from gateway.doctor.text import tables
+from tests.support.legacy_upstream import LegacyServer
+from tests.support.processes import ROOT
 from tests.support.redis import redis_server
 from tests.support.running import settings
 from tests.support.scripted import (
@@ -30,6 +33,7 @@ from tests.support.scripted import (
 
 ANN = Token("ANN", "Bearer TOK-ANN-SECRET")
 BOB = Token("BOB", "Bearer TOK-BOB-SECRET")
+PROGRAM = ROOT / "tests" / "support" / "programs" / "server.py"
 RESOURCES = [{"uri": f"a:{number}", "name": str(number)} for number in range(3)]
 
 
@@ -125,6 +129,41 @@ async def test_the_operators_rules_are_applied() -> None:
         assert kept["tools/call", "a"] == ("own", 5, ("calls",))
         assert said(report) == ["cache.calls names gone, which it does not list"]
         assert "tools.rename names x, which it does not list" in noted(report)
+
+
+async def test_servers_of_every_kind_are_described() -> None:
+    """Era, transport and version as they were found out, what is converted, and what cannot cross."""
+    async with ScriptedUpstream(tools=[tool("a")]) as modern, LegacyServer(tools=[tool("a")]) as older:
+        program = {"command": sys.executable, "args": [str(PROGRAM), "--era", "legacy"]}
+        report = await doctor({"modern": modern, "older": older, "program": program})
+        seen = {one.upstream: (one.state, one.era, one.transport) for one in report.upstreams}
+        assert seen == {
+            "modern": ("up", "modern", "Streamable HTTP"),
+            "older": ("up", "legacy", "Streamable HTTP"),
+            "program": ("up", "legacy", "stdio"),
+        }
+        told = {one.upstream: one for one in report.upstreams}
+        assert told["program"].version == "2025-06-18"
+        barriers = {each.what: each.next for each in told["program"].blocked}
+        asks = "questions to the user (elicitation, sampling, roots)"
+        assert barriers[asks] == "set upstreams.program.isolation: session, or caller"
+        assert asks not in {each.what for each in told["older"].blocked}
+        assert "its results into the cache" in {each.what for each in told["older"].blocked}
+        assert told["older"].converted[0].whom == "clients of 2026-07-28"
+        assert report.found == 0
+        words = repr(list(tables(report)))
+        assert "program: what cannot cross" in words
+        assert f"next: {barriers[asks]}" in words
+        assert "modern: what is converted" in words
+
+
+async def test_a_program_that_cannot_be_started_is_to_be_mended() -> None:
+    """By the settings that start it."""
+    report = await doctor({"gone": {"command": "/no/such/program"}})
+    assert report.upstreams[0].state == "down"
+    assert [one.next for one in report.problems] == [
+        "run it by hand: correct command, args or env of upstreams.gone, or what it misses"
+    ]
 
 
 @pytest.mark.parametrize(

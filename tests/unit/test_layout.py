@@ -39,6 +39,7 @@ PURE = (
     "core/router",
     "core/shapes",
     "core/tasks",
+    "doctor/crossing",
     "doctor/findings",
     "doctor/text",
 )

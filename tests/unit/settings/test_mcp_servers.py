@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config, ConfigError, load
-from gateway.settings.document import read as document_of
-from gateway.settings.mcp_servers import is_bare, translate
 
 ENV = {"TOK": "s3cret-token", "EMPTY": ""}
 
@@ -125,11 +123,8 @@ def test_a_command_that_can_be_read_in_two_ways_is_refused(command: str) -> None
 
 def test_http_sse_is_the_older_era() -> None:
     """`type: sse` says which transport it is."""
-    text = json.dumps({"mcpServers": {"a": {"type": "sse", "url": "http://a/sse"}}})
-    document = document_of(text, file="mcp.json", env={}, verbatim=is_bare)
-    warnings: list[str] = []
-    translate(document, frozenset(), warnings.append, env={}, folder=Path())
-    assert document.data == {"upstreams": {"a": {"url": "http://a/sse", "era": "legacy"}}}
+    config, warnings = read({"a": {"type": "sse", "url": "http://a/sse"}})
+    assert config.upstreams["a"].era == "legacy"
     assert warnings == []
 
 
