@@ -339,3 +339,24 @@ async def test_an_older_program_tells_of_changes_over_a_restart() -> None:
             os.kill((await gateway.ask("tools/call", {"name": "files__pid"})).text, signal.SIGKILL)
             assert await told(stream) == (UPDATED, uri)  # nobody knows what was missed
             await seen(gateway, "resources/subscribe")
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
+async def test_a_server_of_the_official_sdk_is_served(era: str) -> None:
+    """Whichever era it is greeted in, clients see the same."""
+    settings = {"command": sys.executable, "args": [str(SERVER.with_name("sdk.py"))], "era": era}
+    async with running({"sdk": settings}, startup_wait=15.0) as gateway:
+        assert gateway.status("sdk").era == ("legacy" if era == "legacy" else "modern")
+        assert (await gateway.ask("tools/list")).names == ["sdk__add", "sdk__count"]
+        added = await gateway.ask("tools/call", {"name": "sdk__add", "arguments": {"a": 2, "b": 3}})
+        assert added.result["structuredContent"] == {"result": 5}
+        counted = await gateway.ask(
+            "tools/call", {"name": "sdk__count", "arguments": {"to": 3}}, meta={"progressToken": "t"}
+        )
+        assert [notice["params"]["progress"] for notice in counted.notices] == [1, 2, 3]
+        [uri] = (await gateway.ask("resources/list")).names
+        read = await gateway.ask("resources/read", {"uri": uri})
+        assert read.result["contents"][0]["text"] == "first"
+        prompt = {"name": "sdk__greet", "arguments": {"name": "Ann"}}
+        got = await gateway.ask("prompts/get", prompt)
+        assert got.result["messages"][0]["content"]["text"] == "Hello Ann"
