@@ -407,8 +407,13 @@ class _Wire:
             await asyncio.sleep(_RETRY if place.retry is None else place.retry)
             headers = self.headers(accept="text/event-stream", place=place)
             response = await self._line.post(headers, b"", self._authorization, verb="GET")
-            if not response.ok:
-                raise await self.refused(response)
-            if self._line.media(response) != "text/event-stream":
+            try:
+                if not response.ok:
+                    refused = await self.refused(response)
+                    # Whatever became of the session, the request itself was taken: it is not sent again.
+                    raise self._line.status(response) if isinstance(refused, SessionGone) else refused
+                if self._line.media(response) != "text/event-stream":
+                    raise self._line.protocol("no stream to go on with", response)
+            except BaseException:
                 response.close()
-                return
+                raise

@@ -1,5 +1,6 @@
 """A server of an older revision as an upstream: whose request goes to which session, over whatever wire."""
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -32,7 +33,7 @@ from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.legacy_listening import Ears, LegacyListening
 from gateway.upstream.legacy_session import LegacySession, SessionGone
 from gateway.upstream.parked import Parked
-from gateway.upstream.probing import PROBE, Discovered, Verdict, let_nobody_in
+from gateway.upstream.probing import PROBE, PROBE_TIMEOUT, Discovered, Verdict, let_nobody_in
 from gateway.upstream.sessions import Key, Sessions, key_of
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class LegacyUpstream:
         self._opener = open
         self._parked = parked
         self._metrics = metrics
+        self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._secret = os.urandom(32)
         self._sessions: Sessions[OpenSession] = Sessions(
             self._open, most=settings.sessions, idle=settings.session_idle, background=background, name=name
@@ -107,16 +109,10 @@ class LegacyUpstream:
         """Find out whether it answers whoever asks, by a session that is there or else a new one (B29)."""
         key = self._key(replace(asker, capabilities=NOTHING))
         try:
-            fresh = self._sessions.get(key) is None
-            for attempt in (1, 2):
-                try:
-                    async with self._sessions.use(key) as one:
-                        if not fresh and attempt == 1:
-                            await one.session.ping()
-                        return self._verdict(one.session)
-                except SessionGone as gone:
-                    self._forget(key, one, gone)
-            raise AssertionError("a session that was just opened is not asked")
+            async with asyncio.timeout(self._probe_timeout):
+                return await self._answers(key)
+        except TimeoutError:
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to ping or initialize", outage=True)
         except Refused as refused:
             modern = refused.code == UNSUPPORTED_PROTOCOL_VERSION
             era: Era | None = "modern" if modern else None
@@ -125,6 +121,18 @@ class LegacyUpstream:
             return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
         except Challenge as challenge:
             return let_nobody_in(challenge)
+
+    async def _answers(self, key: Key) -> Verdict:
+        fresh = self._sessions.get(key) is None
+        while True:
+            try:
+                async with self._sessions.use(key) as one:
+                    if not fresh:
+                        await one.session.ping()
+                    return self._verdict(one.session)
+            except SessionGone as gone:
+                self._forget(key, one, gone)
+                fresh = True  # one that was just opened need not be asked
 
     async def call(self, request: Request, emit: Emit | None = None) -> Reply:
         """Return the result, or what the server asks first; raises UpstreamError, Failed or Challenge."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gateway import config
-from gateway.protocol.call import Challenge, Partition, Request, UpstreamUnavailable
+from gateway.protocol.call import Challenge, Partition, Reason, Request, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError
 from gateway.protocol.legacy_server import NOTHING, declared
 from gateway.protocol.methods import METHODS
@@ -111,7 +111,7 @@ class Sessions(Generic[K]):
         most: int,
         idle: float,
         background: Background,
-        name: str,
+        name: UpstreamName,
     ) -> None:
         """`open` is run once for all who wait for the same key; it keeps its own deadline."""
         self._open = open
@@ -164,6 +164,7 @@ class Sessions(Generic[K]):
     async def close(self) -> None:
         """End them all, within a time."""
         self._closed = True
+        self._stir()
         for task in self._opening.values():
             task.cancel()
         ending = [self._remove(key, entry) for key, entry in list(self._entries.items())]
@@ -172,6 +173,8 @@ class Sessions(Generic[K]):
 
     async def _entry(self, key: Key) -> _Entry[K]:
         while True:
+            if self._closed:
+                raise UpstreamUnavailable(self._name, Reason.STOPPING)
             entry = self._entries.get(key)
             if entry is not None and not entry.kept.ended:
                 return entry
@@ -180,7 +183,7 @@ class Sessions(Generic[K]):
             task = self._opening.get(key)
             if task is None:
                 await self._make_room()
-                if key in self._opening or key in self._entries:
+                if self._closed or key in self._opening or key in self._entries:
                     continue  # somebody else was quicker
                 task = self._background.start(self._opened(key), name=f"open a session at {self._name}")
                 self._opening[key] = task
@@ -198,13 +201,15 @@ class Sessions(Generic[K]):
             return None
         except (McpError, UpstreamUnavailable, Challenge) as failure:
             return failure
+        except asyncio.CancelledError:  # as the gateway stops: nobody else has this task
+            return UpstreamUnavailable(self._name, Reason.STOPPING)
         finally:
             del self._opening[key]
             self._stir()
 
     async def _make_room(self) -> None:
         """Return once one more may be opened: the one idle longest ends for it, or one that becomes idle."""
-        while len(self._entries) + len(self._opening) >= self._most:
+        while len(self._entries) + len(self._opening) >= self._most and not self._closed:
             idle = [(entry.since, key) for key, entry in self._entries.items() if entry.idle]
             if idle:
                 # The gateway's own goes last: it would be opened again at once.

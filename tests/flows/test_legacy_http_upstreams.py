@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from gateway.protocol.call import Context, Reason, UpstreamUnavailable
+from gateway.protocol.call import Change, Context, Partition, Reason, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError
 from gateway.protocol.subscriptions import Wanted
 from tests.support import pools
-from tests.support.legacy_upstream import LegacyServer, streamed, text
+from tests.support.legacy_upstream import LegacyServer, legacy, streamed, text
 from tests.support.pools import ALPHA, settings
-from tests.support.running import running
+from tests.support.running import ONCE, running
 from tests.support.scripted import (
     ScriptedUpstream,
     error,
@@ -277,6 +277,36 @@ async def test_a_thousand_health_checks_mint_no_session():
         assert server.connections < 20
 
 
+async def test_with_every_session_busy_a_call_waits_for_one():
+    """There is room again when one becomes idle (B29)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        few = settings(server, sessions=2)
+        async with pools.running(alpha=few) as gateway, gateway.pool.listen(ALPHA, Wanted(tools=True)):
+            over = asyncio.Event()
+            server.once("tools/call", hang(over, legacy))
+            busy = asyncio.ensure_future(gateway.tool(context=Context("ann")))
+            await server.arrived("tools/call")
+            waiting = asyncio.ensure_future(gateway.tool(context=Context("bob")))
+            await gateway.pool._members[ALPHA]._upstream.probe()
+            assert server.initialized == 2
+            over.set()
+            await asyncio.gather(busy, waiting)
+            assert server.deleted == ["session-2"]
+
+
+async def test_a_server_that_answers_no_ping_is_down_until_it_does():
+    """A probe has its time."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        impatient = settings(server, timeout=0.3)
+        async with pools.running(alpha=impatient, pace=ONCE) as gateway:
+            server.on("ping", hang())
+            verdict = await gateway.pool._members[ALPHA]._upstream.probe()
+            assert (verdict.reason, verdict.outage) == (Reason.TIMEOUT, True)
+            server.reset()
+            assert (await gateway.pool._members[ALPHA]._upstream.probe()).reason is None
+            assert server.initialized == 1
+
+
 async def test_a_delete_that_is_refused_hurts_nobody():
     """405 is a legal answer to it."""
     async with LegacyServer(tools=[tool("a")]) as server:
@@ -458,7 +488,101 @@ async def test_pages_to_visit_become_questions_and_the_call_is_made_again():
         assert "inputResponses" not in server.seen("tools/call")[-1].params
 
 
+async def test_a_question_on_the_standing_stream_belongs_to_the_only_call_there_is():
+    """With two under way nobody could say whose it is: -32601 (M-22)."""
+
+    async def talk(call):
+        id, answered = server.question(None)
+        session = server.session_of(call.exchange.received)
+        await server.stood(session)
+        await session.standing.write(event({"jsonrpc": "2.0", "id": id, "method": "roots/list"}))
+        return await answered
+
+    capabilities = {"roots": {}}
+    async with (
+        LegacyServer(tools=[tool("a")], resources=[{"uri": "file:///a", "name": "a"}]) as server,
+        running({"alpha": server}) as gateway,
+    ):
+        server.on("tools/call", streamed(talk))
+        uri = (await gateway.ask("resources/list", token="ANN")).names[0]
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=capabilities, token="ANN")
+        assert [one["method"] for one in asked.result["inputRequests"].values()] == ["roots/list"]
+        call = server.seen("tools/call")[0]
+        server.on("resources/read", hang())
+        async with gateway.open(
+            "resources/read", {"uri": uri}, capabilities=capabilities, token="ANN"
+        ) as other:
+            await server.arrived("resources/read")
+            answer = await gateway.ask(
+                "tools/call", {"name": "alpha__a"}, capabilities=capabilities, token="ANN"
+            )
+            assert json.loads(answer.result["content"][0]["text"])["error"]["code"] == -32601
+            other.leave()
+        assert server.session_of(call).capabilities == {"roots": {}}
+
+
 # What it tells of (L-26)
+
+
+async def test_what_a_callers_session_is_told_changes_for_that_caller():
+    """And for nobody else."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        await gateway.tool(context=Context("ann"))
+        session = server.sessions["session-2"]
+        await server.stood(session)
+        await session.standing.write(event(notification("notifications/tools/list_changed")))
+        assert await gateway.changes.get() == Change(ALPHA, "tools/list", partition=Partition("ann"))
+        await session.standing.write(event(notification("notifications/resources/updated", uri="a:b")))
+        assert await gateway.changes.get() == Change(
+            ALPHA, "resources/read", "a:b", "updated", Partition("ann")
+        )
+
+
+async def test_a_change_beside_an_answer_is_heard_too():
+    """Wherever the server says it."""
+
+    async def talk(call):
+        await call.notify("notifications/prompts/list_changed")
+        await call.notify("notifications/elicitation/complete", elicitationId="e1")
+        await call.notify("com.example/told", a=1)
+        return text("done")
+
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        server.on("tools/call", streamed(talk))
+        await gateway.tool()
+        assert await gateway.changes.get() == Change(ALPHA, "prompts/list")
+        assert gateway.notices == [("com.example/told", {"a": b"1"})]
+
+
+async def test_a_standing_stream_with_ids_is_gone_on_with_and_nothing_was_missed():
+    """The listener does not notice (X-29)."""
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        pools.running(alpha=server) as gateway,
+        gateway.pool.listen(ALPHA, Wanted(tools=True)) as listening,
+    ):
+        (session,) = await server.standing()
+        await session.standing.write(b"id: e7\nretry: 1\ndata: \n\n")
+        session.over.set()
+        await server.until(lambda: any(one.header("last-event-id") == "e7" for one in server.requests))
+        session.over.clear()
+        await server.stood(session)
+        await server.notify("notifications/tools/list_changed")
+        assert (await anext(listening)).method == "notifications/tools/list_changed"
+
+
+async def test_a_lost_standing_stream_without_ids_ends_the_listen():
+    """What was said meanwhile is not said again: whoever listens has to know (L-18)."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        async with gateway.pool.listen(ALPHA, Wanted(tools=True)) as listening:
+            (session,) = await server.standing()
+            session.over.set()
+            with pytest.raises(UpstreamUnavailable):
+                await anext(listening)
+        session.over.clear()
+        async with gateway.pool.listen(ALPHA, Wanted(tools=True)) as listening:
+            await server.stood(session)
+            assert listening.honoured == Wanted(tools=True)
 
 
 async def test_changes_come_on_the_standing_stream():
@@ -542,6 +666,23 @@ async def test_an_answers_stream_that_was_cut_is_gone_on_with():
         server.on("tools/call", sse(b": nothing\n\n"))
         with pytest.raises(UpstreamUnavailable):
             await gateway.tool()
+
+
+async def test_a_call_that_was_taken_is_not_sent_again_when_its_session_is_gone():
+    """Nobody knows what came of it (U-27)."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        first = b"id: e1\nretry: 1\ndata: \n\n"
+
+        async def cut(exchange):
+            server.forget()
+            await exchange.respond(200, {"Content-Type": "text/event-stream"}, [first])
+
+        server.once("tools/call", cut)
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await gateway.tool()
+        assert caught.value.reason is Reason.STATUS
+        assert len(server.seen("tools/call")) == 1
+        await gateway.tool()
 
 
 # Eras (B14, U-16 to U-19a)

@@ -170,6 +170,10 @@ class LegacyServer(ScriptedUpstream):
             await self._changed.wait()
         return found
 
+    async def stood(self, session: Session) -> None:
+        """Return once this session has a standing stream."""
+        await self.until(lambda: session.standing is not None)
+
     async def subscribed(self, *uris: str) -> None:
         """Return once just these resources are subscribed to, by all sessions together."""
         while sorted(uri for one in self.sessions.values() for uri in one.subscribed) != sorted(uris):
