@@ -7,11 +7,12 @@ first; what is not modern is greeted the old way, and only a greeting that is re
 import asyncio
 import logging
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Protocol
 
 from gateway import config
 from gateway.protocol.call import Emit, Reason, Reply, Request, UpstreamName
-from gateway.protocol.jsonrpc import INVALID_REQUEST
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from gateway.protocol.subscriptions import Wanted
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.http_line import HttpLine
@@ -21,6 +22,8 @@ from gateway.upstream.transport import Listening
 
 log = logging.getLogger(__name__)
 
+_OF_ENVELOPES = frozenset({INVALID_REQUEST, INVALID_PARAMS, INTERNAL_ERROR})
+"""What a modern server's complaint of a missing envelope is by the time it gets here."""
 _SERVER_MADE = range(-32019, -32000 + 1)
 """Codes by which servers of older revisions complain of their transport."""
 
@@ -67,6 +70,8 @@ class HttpUpstream:
         self._older = older
         self._speaker: ModernHttpUpstream | Speaker | None = modern if settings.era == "modern" else None
         self._finding = asyncio.Lock()
+        self._doubtful = False
+        """Whether an answer contradicted what is spoken, so that a session that lives proves nothing."""
 
     def __repr__(self) -> str:
         return f"<HttpUpstream {self.name}: {self._speaker!r}>"
@@ -98,7 +103,9 @@ class HttpUpstream:
         try:
             return await speaker.call(request, emit)
         except (Failed, UpstreamError) as error:
-            error.contradicts = speaker is self._modern and self._era == "auto" and _sounds_legacy(error)
+            sounds_other = _sounds_legacy if speaker is self._modern else _sounds_modern
+            if self._era == "auto" and sounds_other(error):
+                error.contradicts = self._doubtful = True
             raise
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening:
@@ -122,10 +129,12 @@ class HttpUpstream:
 
     async def _probed(self, asker: Request) -> Verdict:
         speaker = self._speaker
-        if speaker is not None and not isinstance(speaker, ModernHttpUpstream) and speaker.alive:
-            verdict = await self._spoken(speaker, asker)
-            if verdict.reason is not Reason.ERA:
+        old = None if speaker is None or isinstance(speaker, ModernHttpUpstream) else speaker
+        if old is not None and old.alive and not self._doubtful:
+            verdict = await self._spoken(old, asker)
+            if verdict.reason not in (Reason.ERA, Reason.STATUS):
                 return verdict
+        self._doubtful = False
         if self._era == "legacy":
             return await self._greeted(asker)
         verdict = await self._modern.probe(asker)
@@ -140,6 +149,8 @@ class HttpUpstream:
             )
         if verdict.reason is None and not verdict.silent:
             self._speaker = self._modern
+        if verdict.silent and old is not None:
+            return replace(verdict, era="legacy", version=old.version)
         return verdict
 
     async def _greeted(self, asker: Request) -> Verdict:
@@ -155,6 +166,13 @@ class HttpUpstream:
         if verdict.reason is None and not verdict.silent:
             self._speaker = speaker
         return verdict
+
+
+def _sounds_modern(error: Failed | UpstreamError) -> bool:
+    """Whether a modern server would have answered so to a request without its envelope."""
+    if isinstance(error, Failed):
+        return error.reason is Reason.STATUS and error.status is not None and speaks_of_era(error.status)
+    return error.status == HTTPStatus.BAD_REQUEST and error.code in _OF_ENVELOPES
 
 
 def _sounds_legacy(error: Failed | UpstreamError) -> bool:

@@ -179,6 +179,9 @@ class LegacyUpstream:
             raise Failed(self.name, Reason.STATUS, f"{gone.detail} before it was open") from None
         except UpstreamError as error:
             # Whatever it is, it is no answer to what a client asked.
+            if error.status >= 500 or error.status in _LATER:
+                detail = f"HTTP {error.status}, error {error.code} to initialize"
+                raise Failed(self.name, Reason.STATUS, detail, transient=True, status=error.status) from None
             raise Refused(
                 self.name, f"error {error.code}, HTTP {error.status}", code=error.code, status=error.status
             ) from None
@@ -211,5 +214,6 @@ class LegacyUpstream:
         return Verdict("legacy", greeting.version, discovered)
 
 
+_LATER = frozenset({408, 425, 429})
 _NOT_SERVED = frozenset({400, 404, 405, 406, 410, 415, 422, 501})
 """What servers answer to an initialize that is none of theirs."""

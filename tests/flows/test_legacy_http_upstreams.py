@@ -638,6 +638,27 @@ async def test_without_a_standing_stream_there_is_nothing_to_follow():
         assert caught.value.code == -32601
 
 
+async def test_an_operators_floor_keeps_lists_until_they_change():
+    """Such a server gives no hints; what it tells of a change is believed at once (C-15)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        kept = {"url": server.url, "cache": {"min_ttl": {"tools/list": "60s"}}}
+        async with running({"alpha": kept}) as gateway:
+            await server.standing()
+            listed = await gateway.ask("tools/list", token="ANN")
+            assert listed.hints[1] == "private"
+            assert listed.hints[0] > 0
+            before = len(server.seen("tools/list"))
+            await gateway.ask("tools/list", token="ANN")
+            assert len(server.seen("tools/list")) == before
+            wanted = {"notifications": {"toolsListChanged": True}}
+            async with gateway.open("subscriptions/listen", wanted, token="ANN") as listen:
+                await listen.event()
+                server.tools.append(tool("b"))
+                await server.notify("notifications/tools/list_changed")
+                await listen.event()
+            assert (await gateway.ask("tools/list", token="ANN")).names == ["alpha__a", "alpha__b"]
+
+
 # Streams that are resumed (X-29)
 
 
@@ -794,6 +815,36 @@ async def test_an_upstream_that_became_another_is_found_out():
             assert caught.value.reason is Reason.ERA
             while gateway.pool.status(ALPHA).era != "modern":  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.002)
+
+
+async def test_a_stateless_server_that_became_modern_is_found_out():
+    """It names no session that could be gone; its answers give it away (U-19a)."""
+    async with (
+        LegacyServer(stateless=True, tools=[tool("a")]) as server,
+        pools.running(alpha=server) as gateway,
+    ):
+        await gateway.tool()
+        server.on("server/discover", as_modern)
+        server.on("ping", error(-32601, "Method not found", http=404))
+        server.on("tools/call", error(-32602, "_meta is missing", http=400))
+        with pytest.raises(McpError):
+            await gateway.tool()
+        while gateway.pool.status(ALPHA).era != "modern":  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0.002)
+        server.faults.clear()
+
+
+@pytest.mark.parametrize("answered", [status(503), error(-32603, "later", http=503), status(429)])
+async def test_a_handshake_that_is_put_off_is_tried_again(answered):
+    """It says nothing about the era (U-17)."""
+    async with LegacyServer(tools=[tool("a")]) as server:
+        server.on("initialize", answered)
+        async with pools.running(alpha=server) as gateway:
+            known = gateway.pool.status(ALPHA)
+            assert (known.state, known.last_error) == ("down", Reason.STATUS)
+            server.reset()
+            await gateway.changes.get()
+            await gateway.tool()
 
 
 async def as_modern(exchange):
