@@ -88,9 +88,9 @@ class StdioFront:
             while chunk := await inlet.read():
                 for line in cutter.feed(chunk):
                     await self._outlet.room()
-                    await self._take(line)
+                    await self._take_safely(line)
             for line in cutter.end():
-                await self._take(line)
+                await self._take_safely(line)
         except ClientGone:
             pass
 
@@ -120,6 +120,16 @@ class StdioFront:
             log.warning("the client does not read: what was left to say is dropped")
 
     # Messages
+
+    async def _take_safely(self, line: bytes | TooLong) -> None:
+        """Take a message; a bug of ours costs the client no other one."""
+        try:
+            await self._take(line)
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("Internal error")
+            self._say(jsonrpc.error_message(None, McpError(INTERNAL_ERROR, "Internal error")))
 
     async def _take(self, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):

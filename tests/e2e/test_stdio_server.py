@@ -139,6 +139,22 @@ async def test_an_older_client_walks_through_it(servers: Path, kin: str, mode: s
     await none_left(kin)
 
 
+@pytest.mark.parametrize("mode", [VERSION, "legacy"])
+async def test_a_program_of_an_older_era_asks_the_one_user(tmp_path: Path, kin: str, mode: str) -> None:
+    """Whoever starts the gateway is alone with it, so nobody else can be meant."""
+    file = tmp_path / "mcp.json"
+    program = {"command": sys.executable, "args": [str(PROGRAM), "--era", "legacy"], "env": {MARK: kin}}
+    file.write_text(json.dumps({"mcpServers": {"old": program}}))
+    user = User()
+    async with client(file, kin, user, mode=mode) as session:
+        result = await session.call_tool("old__ask", {})
+        (block,) = result.content
+        assert isinstance(block, t.TextContent)
+        assert json.loads(block.text) == {"action": "accept", "content": {"name": "my name"}}
+    assert user.shown == ["[old] Who?"]
+    await none_left(kin)
+
+
 # What it writes, byte for byte
 
 
