@@ -193,9 +193,9 @@ class LegacyUpstream:
         return one
 
     def _forget(self, key: Key, one: OpenSession, gone: SessionGone) -> None:
-        log.info("upstream %s: %s; opening another", self.name, gone.detail)
         one.gone(gone)
-        self._sessions.forget(key, one)
+        if self._sessions.forget(key, one):  # the first of all who meet it
+            log.info("upstream %s: %s", self.name, gone.detail)
 
     def _key(self, request: Request) -> Key:
         return key_of(request, self._settings, self._credential(request.authorization))

@@ -155,11 +155,13 @@ class Sessions(Generic[K]):
         if entry is not None:
             self._rest(key, entry)
 
-    def forget(self, key: Key, kept: K) -> None:
-        """Use this one no more: the next who asks gets another."""
+    def forget(self, key: Key, kept: K) -> bool:
+        """Use this one no more, the next who asks gets another; whether it was the one in use."""
         entry = self._entries.get(key)
-        if entry is not None and entry.kept is kept:
-            self._remove(key, entry)
+        if entry is None or entry.kept is not kept:
+            return False
+        self._remove(key, entry)
+        return True
 
     async def close(self) -> None:
         """End them all, within a time."""
