@@ -47,6 +47,9 @@ from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
 
+_MOST_AT_ONCE = 256
+"""Requests of one session that are worked on at once, whether or not anybody waits for them any more."""
+
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds before a call is made again that an upstream wants to be made again (M-14)."""
 
@@ -150,6 +153,8 @@ class Talk:
 
         The work does not end with who waits for it: a connection that is lost takes nothing back (X-25).
         """
+        if len(session.running) >= _MOST_AT_ONCE:
+            return _failed(asked, McpError(INTERNAL_ERROR, "Too many requests of this session at once"))
         work = Work()
         task = self._background.start(self._work(session, asked, outlet), name="legacy request")
         work.task = task

@@ -173,6 +173,8 @@ class Head:
     garbled: str | None
     """Why a mirrored header could be read in two ways (step 9, S-13)."""
     params: Lines
+    modern: bool = False
+    """Whether the version that is stated is none of the handshake's, which settles the era (S-02)."""
 
     @property
     def common(self) -> bool:
@@ -207,10 +209,9 @@ def read_head(raw_headers: Sequence[tuple[bytes, bytes]]) -> Head:
 def era_of(head: Head, body: bytes) -> Era:
     """Return in which era a posted body is to be read (S-02); what cannot be read is its session's to judge.
 
-    The version that every modern client states settles it at once, at the cost of one look-up.
+    The version that every modern client states settles it at once.
     """
-    stated = head.lines.get("protocol-version")
-    if stated is not None and not _LEGACY.issuperset(stated):
+    if head.modern:
         return "modern"
     try:
         members = split(body)
@@ -541,7 +542,8 @@ def _judged(raw_headers: tuple[tuple[bytes, bytes], ...]) -> Head:
                 key = mcp[4:].decode("latin-1").lower()
                 lines[key] = (*lines.get(key, ()), line.decode("latin-1").strip(" \t"))
     params = {key[6:]: values for key, values in lines.items() if key.startswith("param-")}
-    return Head(_unfit(posted, wanted), MappingProxyType(lines), _garbled(lines), params or _NO_LINES)
+    modern = not _LEGACY.issuperset(lines.get("protocol-version", ()))
+    return Head(_unfit(posted, wanted), MappingProxyType(lines), _garbled(lines), params or _NO_LINES, modern)
 
 
 def _unfit(posted: Sequence[bytes], wanted: Sequence[bytes]) -> Rejection | None:

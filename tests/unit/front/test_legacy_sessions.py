@@ -1,0 +1,119 @@
+"""Whose a session is, for core and upstreams; and what is too much for one."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.config import Config
+from gateway.front.legacy_sessions import Session, Sessions
+from gateway.front.legacy_stream import Outlet
+from gateway.front.legacy_talk import Talk
+from gateway.protocol.call import Answer, Call, Emit, Partition, Principal
+from gateway.protocol.jsonrpc import split
+from gateway.protocol.legacy_client import Asked, Handshake
+from gateway.support.bus import LocalBus
+from gateway.support.mailbox import LocalMailbox
+from gateway.support.notebook import LocalNotebook
+from gateway.support.seal import Seal
+from gateway.support.tasks import Background
+from tests.support.front import Answers
+
+HELD = Handshake("2025-11-25")
+ANN = Principal(Partition("a" * 64), "Bearer TOK")
+
+
+def settings(isolation: str | None = None, **members: Any) -> Config:
+    upstream = {"url": "http://127.0.0.1:9/mcp"} | ({} if isolation is None else {"isolation": isolation})
+    return Config(upstreams={"alpha": upstream}, **members)
+
+
+def sessions(config: Config, seal: Seal | None = None) -> Sessions:
+    seal = seal or Seal(["0123456789abcdef0123456789abcdef"])
+    notebook, mailbox = LocalNotebook(), LocalMailbox()
+    return Sessions(config, seal=seal, notebook=notebook, mailbox=mailbox, bus=LocalBus())
+
+
+def begun(config: Config, presented: Principal) -> Session:
+    return sessions(config).begin(HELD, "/mcp", presented)[0]
+
+
+def test_a_session_is_its_credentials() -> None:
+    """What is private to a credential is so whatever the client speaks; upstreams may tell sessions apart."""
+    session = begun(settings(), ANN)
+    assert session.principal.partition == ANN.partition
+    assert session.principal.authorization == "Bearer TOK"
+    assert session.principal.session == session.key
+    assert len(session.key) == 64
+    assert int(session.key, 16)
+    assert session.principal.expires is not None
+
+
+def test_without_a_credential_it_is_a_caller_of_its_own() -> None:
+    """But where all without one are one person."""
+    one = begun(settings(), Principal())
+    assert one.principal.partition == one.key
+    tenant = begun(settings(cache={"single_tenant": True}), Principal())
+    assert tenant.principal.partition is None
+    assert tenant.principal.session == tenant.key
+
+
+@pytest.mark.parametrize("presented", [ANN, Principal()])
+def test_where_an_upstream_keeps_sessions_apart_so_is_what_is_private(presented: Principal) -> None:
+    session = begun(settings("session", cache={"single_tenant": True}), presented)
+    assert session.principal.partition == session.key
+    assert session.principal.authorization == presented.authorization
+
+
+async def test_any_process_with_the_key_knows_the_session_by_the_same_name() -> None:
+    """X-28; the sealed id carries all of the handshake."""
+    keys = ["0123456789abcdef0123456789abcdef"]
+    held = Handshake("2025-06-18", b'{"roots":{}}', "a client")
+    begun, token = sessions(settings(), Seal(keys)).begin(held, "/mcp", ANN)
+    found = await sessions(settings(), Seal(keys)).find(token, "/mcp", ANN)
+    assert found is not None
+    assert (found.key, found.held, found.principal) == (begun.key, held, begun.principal)
+    assert await sessions(settings(), Seal(keys)).find(token, "/other", ANN) is None
+    assert await sessions(settings(), Seal(keys)).find(token, "/mcp", Principal()) is None
+    assert await sessions(settings(), Seal(["another key of sixteen bytes"])).find(token, "/mcp", ANN) is None
+
+
+class Nobody:
+    """A client that takes whatever it is sent."""
+
+    async def send(self, message: bytes) -> None:
+        return None
+
+    def post(self, message: bytes) -> bool:
+        return True
+
+    async def writable(self) -> None:
+        return None
+
+
+async def test_a_session_has_so_many_requests_at_once_and_no_more() -> None:
+    """Those that nobody waits for any more count, too (X-25)."""
+    free = asyncio.Event()
+
+    async def work(call: Call, principal: Principal, emit: Emit) -> Answer:
+        await free.wait()
+        return Answer((b'{"resultType":"complete","tools":[]}',))
+
+    config, background = settings(), Background()
+    known = sessions(config)
+    talk = Talk("/mcp", Answers(work), config, known, background=background, stopping=asyncio.Event())
+    session, _ = known.begin(HELD, "/mcp", ANN)
+    outlet: Outlet = Nobody()
+    waiting = [
+        background.start(talk.ask(session, Asked(b"%d" % id, "tools/list"), outlet), name="client")
+        for id in range(256)
+    ]
+    while len(session.running) < 256:  # noqa: ASYNC110  # each takes a turn of the loop
+        await asyncio.sleep(0)
+    refused = await talk.ask(session, Asked(b"257", "tools/list"), outlet)
+    assert b"Too many" in b"".join(refused.message or ())
+    free.set()
+    for told in await asyncio.gather(*waiting):
+        assert "result" in split(b"".join(told.message or ()))
+    assert not session.busy
+    await background.close(1.0)
