@@ -38,9 +38,9 @@ class Failed(UpstreamUnavailable):
 class ProgramEnded(Failed):
     """The program that an upstream is ended, with what it still owed; the message says how (B27)."""
 
-    def __init__(self, upstream: UpstreamName, how: str, *, unsent: bool = False) -> None:
+    def __init__(self, upstream: UpstreamName, how: str, *, unsent: bool = False, lost: bool = True) -> None:
         detail = f"its program ended, {how}"
-        super().__init__(upstream, Reason.CONNECT, detail, unsent=unsent, lost=True, transient=True)
+        super().__init__(upstream, Reason.CONNECT, detail, unsent=unsent, lost=lost, transient=True)
 
     def __str__(self) -> str:
         return f"upstream {self.upstream}: {self.detail}"

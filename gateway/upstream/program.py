@@ -167,9 +167,11 @@ class Program:
         *,
         limit: int,
         step: float,
+        vital: bool,
         background: Background,
     ) -> None:
         self._launch = launch
+        self._vital = vital
         self._name = launch.name
         self._process = process
         self._lifeline = lifeline
@@ -192,9 +194,18 @@ class Program:
 
     @classmethod
     async def start(
-        cls, launch: Launch, *, limit: int, background: Background, step: float = STEP
+        cls,
+        launch: Launch,
+        *,
+        limit: int,
+        background: Background,
+        step: float = STEP,
+        vital: bool = True,
     ) -> "Program":
-        """Return the program running; raises Failed when there is none such. `limit` bounds a line of it."""
+        """Return the program running; raises Failed when there is none such.
+
+        `limit` bounds a line of it; one that is not `vital` may end without its upstream being lost.
+        """
         command = await asyncio.to_thread(launch.resolved)
         lifeline: int | None = None
         kept: int | None = None
@@ -225,7 +236,7 @@ class Program:
             if kept is not None:
                 os.close(kept)
         log.info("upstream %s: started %s, pid %d", launch.name, launch.command, process.pid)
-        return cls(launch, process, lifeline, limit=limit, step=step, background=background)
+        return cls(launch, process, lifeline, limit=limit, step=step, vital=vital, background=background)
 
     @property
     def running(self) -> bool:
@@ -314,7 +325,7 @@ class Program:
         """Return the failure of whatever the program still owed."""
         if self._stopped:
             return Failed(self._name, Reason.STOPPING, unsent=unsent)
-        return ProgramEnded(self._name, self.end, unsent=unsent)
+        return ProgramEnded(self._name, self.end, unsent=unsent, lost=self._vital)
 
     def skip(self, line: bytes | TooLong, why: str) -> None:
         """Log a line that is no message, a few of them."""

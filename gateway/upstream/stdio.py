@@ -272,7 +272,11 @@ class StdioUpstream:
 
     async def _started(self, key: Key) -> "Process":
         program = await Program.start(
-            self._launch, limit=self._limit, background=self._background, step=self._step
+            self._launch,
+            limit=self._limit,
+            background=self._background,
+            step=self._step,
+            vital=key == Key(),  # a caller's own is nobody else's loss
         )
         channel = Channel(
             self._name,
@@ -318,7 +322,7 @@ class StdioUpstream:
 
     async def _open_other(self, key: Key) -> "Process":
         """Start a process for one caller; raises Failed, as unsent."""
-        self._others_rest.check(self._name)
+        self._others_rest.check(self._name, vital=False)
         shared = self._process
         opener: Opener = "initialize" if shared is not None and shared.session is not None else "discover"
         try:
@@ -329,7 +333,7 @@ class StdioUpstream:
                 raise Failed(self._name, verdict.reason, verdict.detail)
         except UpstreamUnavailable as error:
             self._others_rest.failed(error)
-            raise unsent(self._name, error) from None
+            raise unsent(self._name, error, vital=False) from None
         self._others_rest.over()
         self._background.start(self._attend_other(key, process), name=f"attend one at {self._name}")
         return process
@@ -408,10 +412,10 @@ class Rest:
         """The seconds it still lasts."""
         return max(0.0, self._until - self._clock())
 
-    def check(self, name: UpstreamName) -> None:
+    def check(self, name: UpstreamName, *, vital: bool = True) -> None:
         """Raise the last failure again while it lasts longer than anybody should wait."""
         if self._last is not None and self.left > _PATIENCE:
-            raise unsent(name, self._last)
+            raise unsent(name, self._last, vital=vital)
 
     def failed(self, error: UpstreamUnavailable) -> None:
         """Begin a rest."""
@@ -552,10 +556,10 @@ class Process:
             self._upstream.ended()
 
 
-def unsent(name: UpstreamName, error: UpstreamUnavailable) -> Failed:
+def unsent(name: UpstreamName, error: UpstreamUnavailable, *, vital: bool = True) -> Failed:
     """Return the failure of what was never sent, for there was nobody to send it to."""
     lost = error.reason is Reason.CONNECT
-    return Failed(name, error.reason, error.detail, unsent=lost, lost=lost)
+    return Failed(name, error.reason, error.detail, unsent=lost, lost=lost and vital)
 
 
 def without_invalid_annotations(reply: Reply) -> Reply:

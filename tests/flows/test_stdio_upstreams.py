@@ -14,6 +14,7 @@ import pytest
 from gateway.app import Addresses
 from tests.support import processes
 from tests.support.kin import MARK, mark, marked, none_left, zombies
+from tests.support.legacy_client import LegacyClient
 from tests.support.listening import TOOLS_CHANGED, UPDATED, listening, told
 from tests.support.running import ONCE, Answer, Reachable, Running, running
 from tests.support.scripted import META
@@ -41,7 +42,8 @@ MANNERS = {
 @pytest.mark.parametrize("manners", MANNERS.values(), ids=MANNERS)
 async def test_a_client_sees_a_program_as_any_server(manners: tuple[str, ...]) -> None:
     """Whatever it speaks, and whatever else it writes (U-19, B14, B28)."""
-    async with running({"files": program(*manners, timeout="2s")}) as gateway:
+    patience = {"timeout": "3s"} if "--late" in manners else {}
+    async with running({"files": program(*manners, **patience)}, startup_wait=15.0) as gateway:
         listed = await gateway.ask("tools/list")
         assert "files__echo" in listed.names
         assert listed.hints[1] == "private" or manners in (
@@ -360,3 +362,39 @@ async def test_a_server_of_the_official_sdk_is_served(era: str) -> None:
         prompt = {"name": "sdk__greet", "arguments": {"name": "Ann"}}
         got = await gateway.ask("prompts/get", prompt)
         assert got.result["messages"][0]["content"]["text"] == "Hello Ann"
+
+
+async def test_what_one_caller_does_to_their_own_program_is_no_other_callers_matter() -> None:
+    """The upstream stays up, its cache too, and the next call of that caller gets another process."""
+    async with running({"files": program(isolation="caller")}) as gateway:
+        await gateway.ask("tools/call", {"name": "files__pid"}, token="TOK-B")
+        died = await gateway.ask(
+            "tools/call", {"name": "files__die", "arguments": {"code": 9}}, token="TOK-A"
+        )
+        assert died.error["message"] == "upstream files: its program ended, exit code 9"
+        assert gateway.status("files").state == "up"
+        assert (await gateway.ask("tools/call", {"name": "files__pid"}, token="TOK-A")).text > 0
+        assert await gateway.counted('cache_invalidations_total{cause="reconnect"') == 0
+
+
+async def test_sessions_of_older_clients_have_processes_of_their_own() -> None:
+    """With `isolation: session`, with a credential or without; questions reach their session (M-15)."""
+    settings = program("--era", "legacy", isolation="session")
+    async with running({"files": settings}) as gateway:
+        at = gateway.addresses.endpoints[0]
+        async with (
+            LegacyClient(at, "2025-06-18", capabilities={"elicitation": {}}) as ann,
+            LegacyClient(at, "2025-06-18", capabilities={"elicitation": {}}) as bob,
+        ):
+            setting = {"name": "files__set_note", "arguments": {"text": "ann's"}}
+            await ann.result("tools/call", setting)
+            for client, heard in ((ann, '"ann\'s"'), (bob, "null")):
+                got = await client.result("tools/call", {"name": "files__get_note", "arguments": {}})
+                assert got["content"][0]["text"] == heard
+            async with bob.open("tools/call", {"name": "files__ask", "arguments": {}}) as posted:
+                question = await posted.next()
+                assert question is not None
+                assert question["method"] == "elicitation/create"
+                await bob.respond(question["id"], {"action": "accept", "content": {"name": "Bob"}})
+                answered = (await posted.answer())["result"]
+                assert json.loads(answered["content"][0]["text"])["content"] == {"name": "Bob"}
