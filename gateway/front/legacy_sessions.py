@@ -211,13 +211,13 @@ class Sessions:
         except (SealBroken, msgspec.DecodeError):
             return None
         key = self._key(claims)
-        known = self._known.get(key)
         idle = self._limits.session_idle
         try:
             note = await self._notebook.read(_NOTE, key.encode(), renew=idle)
             reachable = True
         except Unavailable:
             note, reachable = None, False
+        known = self._known.get(key)  # not before: another request may have brought it meanwhile
         if note == _ENDED:
             self._forget(key)
             return None
@@ -236,6 +236,8 @@ class Sessions:
             # From now on its age alone does not tell that it is alive.
             with suppress(Unavailable):
                 await self._notebook.add(_NOTE, key.encode(), (known.level or "").encode(), idle)
+        if self._known.get(key) is not known:  # it ended while that was noted
+            return None
         known.seen = now
         self._known.move_to_end(key)
         return known

@@ -157,6 +157,26 @@ async def test_a_call_is_taken_back_at_any_replica(alpha: ScriptedUpstream, urls
                 assert await call.ended()
 
 
+async def test_requests_that_meet_a_replica_together_are_of_one_session(
+    alpha: ScriptedUpstream, replicas: list[Running], urls: list[str]
+) -> None:
+    """One that has not heard of the session before, and asks Redis for each of them."""
+    alpha.on("tools/call", hang())
+    client = LegacyClient(urls[0])
+    await client.initialize()
+    here = LegacyClient(urls[1])
+    here.session = client.session
+    async with AsyncExitStack() as stack:
+        calls = [await stack.enter_async_context(here.open("tools/call", ADD, id=id)) for id in range(8)]
+        seen = [await alpha.arrived("tools/call") for _ in calls]
+        (session,) = replicas[1].runtime.sessions
+        assert len(session.running) == 8
+        for id in range(8):
+            assert await client.notify("notifications/cancelled", {"requestId": id}) == 202
+        for one in seen:
+            await one.closed.wait()
+
+
 async def test_the_stream_hears_of_what_was_asked_for_elsewhere(
     alpha: ScriptedUpstream, replicas: list[Running], urls: list[str]
 ) -> None:
