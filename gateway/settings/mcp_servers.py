@@ -37,7 +37,10 @@ _WHY_IGNORED: Mapping[str, str] = {
 }
 _NAMED = 8
 
-VARIABLE: Final = re.compile(r"\$\{([^${}\n]*)\}")
+VARIABLE: Final = re.compile(
+    r"\$\{(input:[^${}\n]*|/|[A-Za-z_][A-Za-z0-9_]*(?::-[^${}\n]*|:[A-Za-z0-9_./-]*(?::-[^${}\n]*)?)?)\}"
+)
+"""What some client takes for a variable; anything else between the braces is text, of a password maybe."""
 _NAME = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?")
 _WORD = re.compile(r"[A-Za-z0-9_.@+-]+")
 _SHELL = re.compile(r"[\"'`|&;<>*?]")

@@ -92,10 +92,10 @@ def test_secrets_become_variables(tmp_path: Path) -> None:
 
 def test_secrets_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     """As they are, dollars included."""
-    env = {"PASSWORD": "a$$b${c"}
+    env = {"PASSWORD": "a$$b${c!}${d"}
     made = drafted(tmp_path, {"a": {"command": "x", "env": env, "args": ["$HOME"]}}, keep=True)
     config, warnings = read(made)
-    assert config.upstreams["a"].env["PASSWORD"].get_secret_value() == "a$$b${c"
+    assert config.upstreams["a"].env["PASSWORD"].get_secret_value() == "a$$b${c!}${d"
     assert config.upstreams["a"].args == ["$HOME"]
     assert made.variables == {}
     assert warnings == []

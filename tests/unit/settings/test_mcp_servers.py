@@ -134,13 +134,19 @@ def test_variables_of_editors_are_put_in() -> None:
         {
             "a": {
                 "command": "${workspaceFolder}/bin/${workspaceFolderBasename}",
-                "args": ["${env:TOK}", "${userHome}", "${NONE:-fall back}", "${EMPTY:-x}", "$$ $5 ${/}"],
+                "args": [
+                    *("${env:TOK}", "${userHome}", "${NONE:-fall back}", "${env:EMPTY:-x}"),
+                    *("$$ $5 ${/}", "a${b!c}${", "${}$"),
+                ],
             },
             "b": {"url": "http://b/${env:TOK}"},
         }
     )
     assert config.upstreams["a"].command == "/work place/bin/work place"
-    assert config.upstreams["a"].args == ["s3cret-token", str(Path.home()), "fall back", "x", "$$ $5 /"]
+    assert config.upstreams["a"].args == [
+        *("s3cret-token", str(Path.home()), "fall back", "x"),
+        *("$$ $5 /", "a${b!c}${", "${}$"),
+    ]
     assert config.upstreams["b"].url == "http://b/s3cret-token"
 
 
