@@ -77,6 +77,7 @@ async def test_whoever_has_more_to_say_waits_for_a_slow_client(pipe: tuple[int, 
     await take(source, sent)
     await waiting
     assert not outlet.full
+    assert await outlet.close(10)
 
 
 async def test_a_client_that_left_is_noticed_and_told_nothing_more(pipe: tuple[int, int]) -> None:
