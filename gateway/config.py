@@ -379,6 +379,11 @@ class Upstream(Model):
             return self.isolation
         return "caller" if self.command is None else "shared"
 
+    @property
+    def isolated(self) -> bool:
+        """Whether callers have processes of their own, which know of nobody else."""
+        return self.command is not None and self.apart != "shared"
+
     def canonical(self) -> bytes:
         """Return all settings in one fixed form, credentials in clear: for a keyed hash, never shown."""
         return json.dumps(self.model_dump(), sort_keys=True, default=_in_clear).encode()
@@ -834,7 +839,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
             yield f"{place}.tls has no effect: the URL is not https"
         if upstream.auth.kind != "none" and _in_the_clear(upstream):
             yield f"{place}.auth: the credential travels unencrypted: the URL is http and leaves this machine"
-        yield from (f"{place}.cache.{text}" for text in _bold_rules(upstream.cache))
+        yield from (f"{place}.cache.{text}" for text in _bold_rules(upstream))
         if upstream.auth.kind == "forward" and "share_public" not in upstream.cache.model_fields_set:
             yield (
                 f"{place}.cache.share_public: results it marks public are shared among all callers, although "
@@ -892,11 +897,18 @@ def _in_the_clear(upstream: Upstream) -> bool:
     return url.lower().startswith("http:") and not is_loopback(url)
 
 
-def _bold_rules(cache: UpstreamCache) -> Iterator[str]:
+def _bold_rules(upstream: Upstream) -> Iterator[str]:
     """Yield the rules that share more than the upstream said, or that undo each other (C-24)."""
-    if cache.scope == "public" and cache.share_public:
+    cache = upstream.cache
+    if cache.scope == "public" and upstream.isolated:
+        yield "scope has no effect: with `isolation` each caller has a process, whose results are its own"
+    elif cache.scope == "public" and cache.share_public:
         yield "scope: what it marks private is shared among all callers as well"
-    narrowed = not cache.share_public or cache.scope == "private"
+    narrowed = not cache.share_public or cache.scope == "private" or upstream.isolated
     for tool, call in cache.calls.items():
         if call.scope == "public" and narrowed:
-            yield f"calls: results of {tool} are not shared: share_public or scope beside it forbids that"
+            yield f"calls: results of {tool} are not shared: {_narrows(upstream)} forbids that"
+
+
+def _narrows(upstream: Upstream) -> str:
+    return "isolation" if upstream.isolated else "share_public or scope beside it"

@@ -131,8 +131,7 @@ def _absent(lookup: Lookup, last: Last | None) -> tuple[Outlook, Why]:
         return "miss", "absent"
     if context(lookup) is not None:
         return "miss", "private"  # somebody else's is there, or was
-    shares = lookup.rules.share_public and lookup.rules.scope != "private"
-    return "bypass", "anonymous" if shares else "not-shared"
+    return "bypass", "anonymous" if lookup.rules.shares else "not-shared"
 
 
 def _shown(lookup: Lookup) -> str | None:

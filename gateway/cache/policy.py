@@ -50,7 +50,7 @@ Why: TypeAlias = Literal[
 ]
 """Why the cache answered as it did, or why a result is kept to one caller or to nobody."""
 
-Override: TypeAlias = Literal["min_ttl", "max_ttl", "scope", "share_public", "calls"]
+Override: TypeAlias = Literal["min_ttl", "max_ttl", "scope", "share_public", "isolation", "calls"]
 """A setting of the operator's that made a result's ttl or scope another than its upstream said."""
 
 SomeTarget = TypeVar("SomeTarget", str, str | None)
@@ -82,6 +82,13 @@ class Rules:
     max_ttl: float = 86400.0
     scope: Scope | None = None
     single_tenant: bool = False
+    isolated: bool = False
+    """Whether each caller has a process of its own there, which knows of no other."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether anything of this upstream may be had by more than one caller."""
+        return self.share_public and self.scope != "private" and not self.isolated
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +280,7 @@ def rules_for_call(rules: Rules, *, ttl: float, scope: Scope) -> Rules:
 
     What forbids sharing anything of its upstream forbids it here too.
     """
-    shares = rules.share_public and rules.scope != "private"
-    return replace(rules, min_ttl={CALL: ttl}, scope=scope, share_public=shares)
+    return replace(rules, min_ttl={CALL: ttl}, scope=scope, share_public=rules.shares)
 
 
 def call_target(params: Members) -> str | None:
@@ -417,6 +423,8 @@ def _scope(public: bool, rules: Rules, *, by_floor_alone: bool) -> tuple[Scope, 
     """Return the scope of a result that its upstream called public or not, and the rule that decided."""
     if (rules.scope or ("public" if public else "private")) == "private":
         return "private", "private", "scope" if rules.scope else None
+    if rules.isolated:
+        return "private", "not-shared", "isolation"
     if not rules.share_public:
         return "private", "not-shared", "share_public"
     if by_floor_alone and rules.scope is None:

@@ -478,4 +478,4 @@ def _is_general(error: Exception) -> bool:
 
 
 def _shares_public(lookup: Lookup) -> bool:
-    return lookup.rules.share_public and lookup.rules.scope != "private"
+    return lookup.rules.shares

@@ -347,8 +347,8 @@ class Catalogue:
     def _nothing(self, name: UpstreamName, since: float, whence: Origin, served: bool) -> Part:
         """Return the share of an upstream that said it has no such list, kept as other answers would be."""
         rules = self._rules[name]
-        own = self._config.upstreams[name].auth.kind == "forward" or rules.scope == "private"
-        scope: Scope = "private" if own or not rules.share_public else "public"
+        own = self._config.upstreams[name].auth.kind == "forward"
+        scope: Scope = "private" if own or not rules.shares else "public"
         return Part(name, NOTHING, since, since + min(_ABSENCE, rules.max_ttl), scope, whence, served)
 
     async def _walk(self, name: UpstreamName, method: str, caller: Caller, ask: "_Pages") -> Part:
@@ -530,8 +530,13 @@ def _digest(pages: tuple[bytes, ...]) -> bytes:
 
 
 def rules_of(config: Config, name: str) -> Rules:
-    """Return how far one upstream's hints are followed, by the settings."""
-    cache = config.upstreams[name].cache
+    """Return how far one upstream's hints are followed, by the settings.
+
+    What a process says that is its caller's own is that caller's own as well, whatever it says (C-24): it
+    knows of nobody else.
+    """
+    upstream = config.upstreams[name]
+    cache = upstream.cache
     ceiling = config.cache.max_ttl if cache.max_ttl is None else min(cache.max_ttl, config.cache.max_ttl)
     return Rules(
         share_public=cache.share_public,
@@ -539,4 +544,5 @@ def rules_of(config: Config, name: str) -> Rules:
         max_ttl=ceiling,
         scope=cache.scope,
         single_tenant=config.cache.single_tenant,
+        isolated=upstream.isolated,
     )

@@ -97,10 +97,11 @@ def blocked(spoken: Spoken, served: tuple[str, ...] = SERVED_VERSIONS) -> Iterat
             f"set {place}.isolation: session, or caller",
         )
     if legacy and not spoken.settings.cache.min_ttl:
+        shared = "" if spoken.settings.isolated else ", and scope: public where all may see the same"
         yield Blocked(
             "its results into the cache",
             f"{spoken.version} has no hints: they are private, and stale at once",
-            f"set {place}.cache.min_ttl: {{tools/list: 60s}}, and scope: public where all may see the same",
+            f"set {place}.cache.min_ttl: {{tools/list: 60s}}{shared}",
         )
     silent = [one for one in _LISTS if offers(spoken.capabilities, one) and one not in spoken.tells]
     if silent:

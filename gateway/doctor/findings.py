@@ -124,7 +124,7 @@ def judged(method: str, target: str | None, pages: Sequence[bytes], rules: Rules
 
 def kept_call(tool: str, ttl: float, scope: str, rules: Rules) -> Kept:
     """Return what becomes of a tool's results that the operator wants kept."""
-    shared = scope == "public" and rules.share_public and rules.scope != "private"
+    shared = scope == "public" and rules.shares
     keeps: Keeps = "never" if ttl == 0.0 else "shared" if shared else "own"
     why = f"cache.calls keeps it for {show_duration(ttl)}, under all of a call's arguments"
     return Kept(CALL, tool, None, None, keeps, ttl, "public" if shared else "private", why, ("calls",))
@@ -263,7 +263,7 @@ def _kept(hints: Hints, ttl: float, scope_said: str | None, rules: Rules) -> str
         by = " by `scope: public`" if "scope" in hints.overrides else ""
         return f"all callers share it{by}, for {lasts}"
     if hints.why == "not-shared":
-        why = "`share_public: false`"
+        why = "each has a process (`isolation`)" if rules.isolated else "`share_public: false`"
     elif rules.scope == "private":
         why = "`scope: private`"
     elif scope_said == "public":

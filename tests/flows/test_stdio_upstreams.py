@@ -264,6 +264,20 @@ async def test_what_a_program_remembers_is_shared_or_kept_apart(
     assert await programs(text) == 0
 
 
+@pytest.mark.parametrize("isolation", ["shared", "caller", "session"])
+async def test_what_processes_of_callers_answer_is_shared_with_nobody(isolation: str) -> None:
+    """They know of their caller alone; of one that serves all, `public` counts as any server's (C-24)."""
+    async with running({"files": program(isolation=isolation)}) as gateway:
+        scope = "public" if isolation == "shared" else "private"
+        listed = [await gateway.ask("tools/list", token=token) for token in ("TOK-A", "TOK-B", "TOK-A")]
+        assert [one.hints[1] for one in listed] == [scope] * 3
+        words = [(one.header("mcp-gateway-cache") or "").partition(";")[0] for one in listed]
+        assert words == ["miss", "hit" if isolation == "shared" else "miss", "hit"]
+        nobody = await gateway.ask("tools/list")
+        said = "hit; reason=fresh" if isolation == "shared" else "bypass; reason=not-shared"
+        assert nobody.header("mcp-gateway-cache") == said
+
+
 async def test_processes_of_callers_are_capped_and_idle_ones_end() -> None:
     """The one idle longest makes room; the gateway's own stays (B29)."""
     text = mark()

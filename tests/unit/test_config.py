@@ -398,6 +398,14 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
             "results of t are not shared",
         ),
         (
+            "upstreams: {a: {command: x, isolation: session, cache: {calls: {t: {ttl: 1s, scope: public}}}}}",
+            "results of t are not shared: isolation forbids that",
+        ),
+        (
+            "upstreams: {a: {command: x, isolation: caller, cache: {scope: public}}}",
+            "upstreams.a.cache.scope has no effect",
+        ),
+        (
             "upstreams: {a: {url: http://a, auth: {bearer: abcdef}}}",
             "upstreams.a.auth: the credential travels",
         ),

@@ -182,6 +182,13 @@ def test_share_public_false_keeps_everything_private() -> None:
     assert hinted("5000", '"public"', Rules(share_public=False, scope="public")) == expected
 
 
+def test_what_a_process_of_one_caller_calls_public_is_that_callers_own() -> None:
+    """Whatever it or the operator says: it knows of nobody else (C-24)."""
+    expected = Hints(5.0, "private", True, "not-shared", ("isolation",))
+    assert hinted("5000", '"public"', Rules(isolated=True)) == expected
+    assert hinted("5000", '"public"', Rules(isolated=True, scope="public")) == expected
+
+
 @pytest.mark.parametrize(
     ("ttl", "scope", "rules", "overrides"),
     [

@@ -74,6 +74,7 @@ def test_a_shared_process_asks_nobody(isolation: str | None, asks: bool) -> None
     assert barriers(one).get(what) == (None if asks else "set upstreams.a.isolation: session, or caller")
     assert ("questions to the user" in whats(one)) is asks
     assert "processes" in next(converted(one)).how
+    assert ("scope: public" in barriers(one)["its results into the cache"]) is not asks  # nothing shares it
 
 
 def test_changes_that_nobody_tells_of_are_named() -> None:

@@ -31,6 +31,7 @@ PUBLIC = {"ttlMs": 60_000, "cacheScope": "public"}
         (PUBLIC | {"resultType": "task"}, {}, "never", 0, "no finished result"),
         (PUBLIC, {"share_public": False}, "own", 60, "`share_public: false`"),
         (PUBLIC, {"scope": "private"}, "own", 60, "`scope: private`"),
+        (PUBLIC, {"isolated": True}, "own", 60, "each has a process (`isolation`)"),
         (PUBLIC | {"cacheScope": "private"}, {"scope": "public"}, "shared", 60, "by `scope: public`"),
         (PUBLIC | {"ttlMs": 0}, {"min_ttl": {"tools/list": 30.0}}, "own", 30, "it lives by min_ttl alone"),
         (PUBLIC, {"max_ttl": 10.0}, "shared", 10, "for 10s"),
@@ -62,3 +63,4 @@ def test_kept_calls_are_shared_only_where_nothing_forbids_it() -> None:
     assert kept_call("a", 60.0, "private", Rules()).keeps == "own"
     assert kept_call("a", 60.0, "public", Rules()).keeps == "shared"
     assert kept_call("a", 60.0, "public", Rules(share_public=False)).keeps == "own"
+    assert kept_call("a", 60.0, "public", Rules(isolated=True)).keeps == "own"
