@@ -296,15 +296,19 @@ async def test_with_every_session_busy_a_call_waits_for_one():
 
 async def test_a_server_that_answers_no_ping_is_down_until_it_does():
     """A probe has its time."""
-    async with LegacyServer(tools=[tool("a")]) as server:
-        impatient = settings(server, timeout=0.3)
-        async with pools.running(alpha=impatient, pace=ONCE) as gateway:
-            server.on("ping", hang())
-            verdict = await gateway.pool._members[ALPHA]._upstream.probe()
-            assert (verdict.reason, verdict.outage) == (Reason.TIMEOUT, True)
-            server.reset()
-            assert (await gateway.pool._members[ALPHA]._upstream.probe()).reason is None
-            assert server.initialized == 1
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        pools.running(alpha=settings(server), pace=ONCE) as gateway,
+    ):
+        upstream = gateway.pool._members[ALPHA]._upstream
+        patience, upstream._legacy._probe_timeout = upstream._legacy._probe_timeout, 0.01
+        server.on("ping", hang())
+        verdict = await upstream.probe()
+        assert (verdict.reason, verdict.outage) == (Reason.TIMEOUT, True)
+        server.reset()
+        upstream._legacy._probe_timeout = patience
+        assert (await upstream.probe()).reason is None
+        assert server.initialized == 1
 
 
 async def test_a_delete_that_is_refused_hurts_nobody():
