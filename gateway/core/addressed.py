@@ -59,6 +59,7 @@ from gateway.protocol.jsonrpc import (
     is_null,
     is_object,
     text_of,
+    text_or_none,
 )
 from gateway.protocol.methods import Method
 from gateway.protocol.modern import check_param_headers
@@ -269,6 +270,13 @@ class Courier:
         shown = self._shown(held.upstream, principal.partition)
         return self._tasks.tell(notice, exposed, held, call.meta.capabilities, namespace=shown)
 
+    def give_up(self, call: Call, principal: Principal) -> None:
+        """Let what the state of a call leads to end: the client will not answer."""
+        with suppress(McpError):  # it is none of ours any more
+            turn = self._dialogue.resume(call, principal)
+            if turn.upstream is not None:
+                self._give_up(turn.upstream, turn.call.params, principal)
+
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""
         upstream = self._federation.carrier(call.method)
@@ -353,9 +361,13 @@ class Courier:
                 case Dressed():
                     return outcome
                 case Asking():
-                    return self._dialogue.ask(
-                        call, principal, outcome, namespace=shown, server_info=server_info
-                    )
+                    try:
+                        return self._dialogue.ask(
+                            call, principal, outcome, namespace=shown, server_info=server_info
+                        )
+                    except InvalidResult:
+                        self._give_up(upstream, outcome.members, principal)
+                        raise
                 case Promising():
                     return self._tasks.promise(
                         call, principal, outcome, namespace=shown, server_info=server_info
@@ -366,6 +378,12 @@ class Courier:
                     return outcome.dressed(call.method, server_info=server_info)
                 case never:
                     assert_never(never)
+
+    def _give_up(self, upstream: UpstreamName, members: Members, principal: Principal) -> None:
+        """Tell whoever waits under this state that nobody answers."""
+        state = text_or_none(members.get("requestState"))
+        if state is not None:
+            self._pool.give_up(upstream, state, self._catalogue.context(principal))
 
     def _shown(self, upstream: UpstreamName, partition: Partition | None) -> "_Shown":
         namespace = self._federation.namespaces[upstream]

@@ -200,6 +200,10 @@ class Pipeline:
         ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
         return Answer(ended.segments())
 
+    def give_up(self, call: Call, principal: Principal) -> None:
+        """Let a call end that was answered with questions, as the client will not answer them."""
+        self._courier.give_up(call, principal)
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Raise McpError unless an upstream tells of the updates of this resource, or may do so.
 

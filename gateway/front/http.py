@@ -91,6 +91,10 @@ class Pipeline(Protocol):
         """Whether an upstream may serve a method that is not known here (K-08)."""
         ...
 
+    def give_up(self, call: Call, principal: Principal) -> None:
+        """Let a call end that was answered with questions, as the client will not answer them."""
+        ...
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Raise McpError unless somebody tells of the updates of this resource."""
         ...

@@ -63,6 +63,10 @@ class Pipeline(Protocol):
 
     def passes(self, method: str) -> bool: ...
 
+    def give_up(self, call: Call, principal: Principal) -> None:
+        """Let a call end that was answered with questions, as the client will not answer them."""
+        ...
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Raise McpError unless somebody tells of the updates of this resource."""
         ...
@@ -228,7 +232,8 @@ class Talk:
             with suppress(ConnectionError):  # nobody is there to be told; the work goes on all the same
                 await outlet.send(legacy_answers.written(legacy_answers.notice_of(notice)))
 
-        for _ in range(self._limits.rounds + 1):
+        left = self._limits.rounds
+        while True:
             answer = await self._pipeline.handle(call, session.principal, emit)
             result = b"".join(answer.result)
             row = methods.METHODS.get(call.method)
@@ -237,10 +242,12 @@ class Talk:
             members = split(result)
             if text_or_none(members.get("resultType")) != "input_required":
                 return result
-            call = await self._answered(session, call, members, outlet)
-        raise McpError(INTERNAL_ERROR, f"More than {self._limits.rounds} rounds of questions")
+            call = await self._answered(session, call, members, outlet, last=not left)
+            left -= 1
 
-    async def _answered(self, session: Session, call: Call, members: Members, outlet: Outlet) -> Call:
+    async def _answered(
+        self, session: Session, call: Call, members: Members, outlet: Outlet, *, last: bool
+    ) -> Call:
         """Return the call as it is made again, with the client's answers or after a pause (M-14)."""
         params = {
             key: raw for key, raw in call.params.items() if key not in ("inputResponses", "requestState")
@@ -248,10 +255,17 @@ class Talk:
         if "requestState" in members:
             params["requestState"] = members["requestState"]
         requests = legacy_questions.asked(members)
-        if requests is None:
-            await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
-        else:
-            params["inputResponses"] = join(await self._put(session, requests, outlet))
+        try:
+            if last:
+                raise McpError(INTERNAL_ERROR, f"More than {self._limits.rounds} rounds of questions")
+            if requests is None:
+                await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
+            else:
+                params["inputResponses"] = join(await self._put(session, requests, outlet))
+        except BaseException:
+            # Also when the client took its call back: a server that waits would keep others waiting (M-22).
+            self._pipeline.give_up(msgspec.structs.replace(call, params=params), session.principal)
+            raise
         return msgspec.structs.replace(call, params=params)
 
     async def _put(self, session: Session, requests: Members, outlet: Outlet) -> dict[str, Json]:

@@ -122,8 +122,8 @@ SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdr
 """Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
 
 REFRESHES = frozenset({"ok", "failed"})
-PARKED_ENDS = frozenset({"resumed", "expired", "refused", "stopping"})
-"""How calls that wait for their user end: `refused` ones found no room."""
+PARKED_ENDS = frozenset({"resumed", "expired", "given-up", "refused", "stopping"})
+"""How calls that wait for their user end: `refused` ones found no room, nobody answers `given-up` ones."""
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _Key = TypeVar("_Key")

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -42,6 +43,7 @@ from gateway.upstream.failures import Failed, TimedOut, UpstreamError
 log = logging.getLogger(__name__)
 
 _SUBJECT = "parked"
+_GIVEN_UP = "parked-given-up"
 _CLOSING = 2.0
 GONE = "the call that asked for this input is over, or none of yours"
 _MANY = "too many calls wait for input"
@@ -93,6 +95,7 @@ class Parked:
         self._metrics = metrics
         self._closed = False
         mailbox.serve(_SUBJECT, self._answer)
+        mailbox.serve(_GIVEN_UP, self._abandon)
 
     def __repr__(self) -> str:
         return f"<Parked {len(self)} calls>"
@@ -153,6 +156,16 @@ class Parked:
             raise McpError(INVALID_PARAMS, "requestState must be a string, inputResponses an object")
         return await self.resume(state, request.context, split(answers), emit)
 
+    async def give_up(self, state: str, context: Context) -> None:
+        """Drop a call whose questions nobody will answer, wherever it is held; it may be gone already."""
+        address, _, name = state.partition(".")
+        if address == self._mailbox.me:
+            self._let_go(name, context)
+            return
+        question = _encode(_Question(name, context, {}))
+        with suppress(Unreachable, TimeoutError):  # it expires
+            await self._mailbox.ask(address, _GIVEN_UP, question, timeout=_CLOSING)
+
     async def close(self) -> None:
         """Drop every call; whoever comes later is told that it is over."""
         self._closed = True
@@ -189,6 +202,20 @@ class Parked:
         except (McpError, UpstreamUnavailable, Challenge) as error:
             return _encode(_outcome(error))
         return _encode(_Replied(bytes(reply.result)))
+
+    async def _abandon(self, question: bytes, tell: Tell) -> bytes:
+        asked = _decode_question(question)
+        self._let_go(asked.name, asked.context)
+        return b""
+
+    def _let_go(self, name: str, context: Context) -> None:
+        entry = self._entries.get(name)
+        if entry is None or entry.context != context:
+            return
+        del self._entries[name]
+        entry.end.cancel()
+        self._drop(entry.suspended)
+        self._count("given-up")
 
     def _expire(self, name: str) -> None:
         entry = self._entries.pop(name, None)

@@ -203,6 +203,14 @@ class UpstreamPool:
         self._check_open(name)
         return await self._members[name].call(request, emit)
 
+    def give_up(self, name: UpstreamName, state: str, context: Context) -> None:
+        """Let a call end that asked something and gets no answer; `state` is what it was asked with.
+
+        A modern server waits for nothing. One of an older era would, and others with it (M-22).
+        """
+        if self._members[name].status.era == "legacy":
+            self._background.start(self._parked.give_up(state, context), name=f"give up a call at {name}")
+
     @asynccontextmanager
     async def listen(
         self,

@@ -218,7 +218,8 @@ async def test_rounds_are_bounded(alpha, url):
             asked += 1
             await client.respond(put["id"], ANN)
         assert put["error"]["code"] == -32603
-        assert asked == len(alpha.seen("tools/call")) == 3
+        assert asked == 2
+        assert len(alpha.seen("tools/call")) == 3
 
 
 async def test_an_upstream_that_wants_to_be_asked_again_is_asked_again(alpha, url):

@@ -80,6 +80,19 @@ async def test_a_retry_on_another_replica_goes_on_with_the_call(server: RedisSer
         assert len(one.parked) == 0
 
 
+async def test_it_is_given_up_from_another_replica(server: RedisServer) -> None:
+    """As when the client, which came there with its last answers, takes its call back."""
+    async with Post(server.url) as one, Post(server.url) as two:
+        call = Call()
+        state = one.parked.park(call, ME)
+        await two.parked.give_up(state, Context(caller="another"))
+        assert len(one.parked) == 1
+        await two.parked.give_up(state, ME)
+        assert len(one.parked) == 0
+        await two.parked.give_up(state, ME)
+        assert await code(two.parked.resume(state, ME, ANSWERS)) == INVALID_PARAMS
+
+
 async def test_it_may_ask_again_and_again(server: RedisServer) -> None:
     """What a call parks anew stays where it is, and is gone on with from elsewhere."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.protocol.call import Reason
+from tests.support.legacy_client import LegacyClient
 from tests.support.listening import TOOLS_CHANGED, listening, told
 from tests.support.running import ONCE, Running, running
 from tests.support.sse_upstream import SseUpstream
@@ -120,3 +121,43 @@ async def test_an_endpoint_may_be_relative(old: SseUpstream, place: str) -> None
     old.endpoint = place.replace("{origin}", f"{old.url.removesuffix('/sse')}/messages?session={{name}}")
     async with running({"old": old.url}) as gateway:
         assert await call(gateway, "echo") == {"arguments": {}, "meta": {}}
+
+
+ABLE = {"elicitation": {}, "sampling": {}}
+ASK = {"name": "old__ask", "arguments": {}}
+
+
+async def test_a_call_whose_client_takes_it_back_while_asked_keeps_nobody_waiting(old: SseUpstream) -> None:
+    """Its server is told at once; until then no other call of the session could be asked anything (M-22)."""
+    async with (
+        running({"old": old.url}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], capabilities=ABLE, token="ann") as client,
+        client.open("tools/call", ASK, id="back") as posted,
+    ):
+        await posted.next()
+        await client.notify("notifications/cancelled", {"requestId": "back"})
+        async with client.open("tools/call", ASK) as another:
+            question = await another.next()
+            assert question is not None
+            await client.respond(question["id"], {"action": "decline"})
+            assert "result" in await another.answer()
+        await gateway.until_counted('parked_calls_ended_total{outcome="given-up"}', 1)
+
+
+async def test_a_call_that_asks_what_its_client_cannot_answer_keeps_nobody_waiting(old: SseUpstream) -> None:
+    """The client is told what it lacks, the server that the call is over (M-05)."""
+    old.question = {
+        "method": "sampling/createMessage",
+        "params": {
+            "messages": [],
+            "maxTokens": 1,
+            "tools": [{"name": "x", "inputSchema": {"type": "object"}}],
+        },
+    }
+    async with running({"old": old.url}) as gateway:
+        capabilities = {"sampling": {}}
+        for _ in range(2):
+            asked = await gateway.ask("tools/call", ASK, capabilities=capabilities, token="ann")
+            assert asked.code == -32021
+            assert asked.error["data"] == {"requiredCapabilities": {"sampling": {"tools": {}}}}
+        await gateway.until_counted('parked_calls_ended_total{outcome="given-up"}', 2)

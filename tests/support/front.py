@@ -82,6 +82,9 @@ class Answers:
         """Whether an upstream may serve what is not known here: none does."""
         return False
 
+    def give_up(self, call: Call, principal: Principal) -> None:
+        """Nobody waits for an answer here."""
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Whether somebody tells of a resource: somebody does."""
 

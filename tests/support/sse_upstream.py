@@ -32,6 +32,8 @@ class SseUpstream:
         self.endpoint = "/messages?session={name}"
         self.begins = b""
         """What comes on a stream before its first event."""
+        self.question: dict[str, Any] | None = None
+        """What the tool `ask` asks of sessions to come."""
         self.sessions: dict[str, Session] = {}
         self.open = 0
         self.authorizations: list[tuple[str, str | None]] = []
@@ -73,6 +75,7 @@ class SseUpstream:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         name, session = str(next(self._names)), Session()
+        session.question = self.question
         self.sessions[name] = session
         self.authorizations.append(("GET", request.headers.get("Authorization")))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

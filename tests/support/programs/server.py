@@ -45,6 +45,8 @@ class Server:
         self.asked: dict[str, Any] = {}
         self.held: list[Message] = []
         self.note: str | None = None
+        self.question: Message | None = None
+        """What its tool `ask` asks, a form by default."""
         self.greeted = False
 
     def say(self, message: Message) -> None:
@@ -215,7 +217,8 @@ class Server:
                 self.asked[question] = id
                 schema = {"type": "object", "properties": {"name": {"type": "string"}}}
                 params = {"message": "Who?", "requestedSchema": schema}
-                self.say({"id": question, "method": "elicitation/create", "params": params})
+                asking = self.question or {"method": "elicitation/create", "params": params}
+                self.say({"id": question, **asking})
             case _:
                 self.refuse(id, -32602, f"no tool {name}")
 

@@ -143,3 +143,15 @@ async def test_stopping_drops_what_waits_and_takes_nothing_more() -> None:
         with pytest.raises(McpError, match="stopping"):
             calls.park(late, ME)
         await late.dropped.wait()
+
+
+async def test_a_call_that_is_given_up_is_dropped_by_whom_it_belongs_to() -> None:
+    async with parked() as calls:
+        call = Call()
+        state = calls.park(call, ME)
+        await calls.give_up(state, Context(caller="another"))
+        assert len(calls) == 1
+        await calls.give_up(state, ME)
+        await call.dropped.wait()
+        assert len(calls) == 0
+        await calls.give_up(state, ME)
