@@ -25,6 +25,7 @@ from gateway.core.hub import Hub
 from gateway.core.pipeline import Pipeline
 from gateway.core.purge import Wish, changes
 from gateway.core.replicas import Replicas
+from gateway.core.shown import Shown
 from gateway.front.admin import AdminFront, Phase
 from gateway.front.http import FrontState, HttpFront
 from gateway.front.legacy_sessions import Sessions
@@ -177,6 +178,7 @@ def build(
         metrics=metrics,
         stopping=stopping,
         following=following,
+        shown=None if shared is None else _shown(shared, notebook, background, upstream_settings),
     )
     pool.on_change = hub.changed
     server_info = _server_info(config)
@@ -252,6 +254,12 @@ def _following(
         return Alone()
     leases = Leases(shared.redis, shared.bus, seal, background, life=config.subscriptions.lease)
     return Replicas(leases, shared.bus, seal, background, settings=settings, slot=shared.generations.slot)
+
+
+def _shown(
+    shared: Replicated, notebook: Notebook, background: Background, settings: Mapping[UpstreamName, str]
+) -> Shown:
+    return Shown(notebook, background, settings, hears=lambda: shared.bus.hears)
 
 
 def _shared(

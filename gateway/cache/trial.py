@@ -134,9 +134,9 @@ class _Trial:
         await self._step(doing, RELEASE, [self._lead, self._scope], [self._me, "public", _LIFE_MS])
 
     async def _hold(self) -> None:
-        doing, words = "let one replica listen for all", (1, _WORD, 1, _WORD)
-        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "hold", b"", *words])
-        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "leave", b"", *words])
+        doing, words = "let one replica listen for all", (_WORD, _WORD, b"", b"", b"")
+        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "hold", *words])
+        await self._step(doing, SHARE, self._lease, [self._me, _LIFE_MS, "leave", *words])
 
     async def _note(self) -> None:
         doing, (fact, facts) = "note what older clients need", self._notes

@@ -208,6 +208,10 @@ class Audience:
             known += len(streams) - told
         return new, known
 
+    def listens(self, at: Followed, kind: Kind) -> bool:
+        """Whether anybody would be told of a change."""
+        return any(self._listeners(at, kind))
+
     def list_changed_for(
         self, upstream: UpstreamName, kind: Kind, partition: Partition | None
     ) -> tuple[int, int]:

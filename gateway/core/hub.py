@@ -25,7 +25,7 @@ from gateway.core.audience import (
     Place,
     Tracked,
 )
-from gateway.core.capabilities import needed
+from gateway.core.capabilities import Profile, needed
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower
@@ -34,6 +34,7 @@ from gateway.core.lane import Lane
 from gateway.core.lastseen import Findings
 from gateway.core.refresher import Refresher
 from gateway.core.router import uri_problem
+from gateway.core.shown import Shown, Stale
 from gateway.core.subscription import Round, Subscription
 from gateway.core.tasklooks import TaskLooks
 from gateway.protocol.call import (
@@ -85,6 +86,7 @@ class Hub:
         metrics: Metrics,
         stopping: asyncio.Event,
         following: Following | None = None,
+        shown: Shown | None = None,
         random: Callable[[], float] = chance.random,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -96,6 +98,7 @@ class Hub:
         self._metrics = metrics
         self._stopping = stopping
         self._following = following or Alone()
+        self._shown = shown
         self._random = random
         self._wall_clock = wall_clock
         names = [UpstreamName(name) for name in config.upstreams]
@@ -137,6 +140,8 @@ class Hub:
         catalogue.on_found = self._found
         catalogue.seen.heeded = self._followers
         catalogue.on_asking = self._asking
+        if shown is not None:
+            catalogue.seen.on_news = shown.note
 
     def __repr__(self) -> str:
         followers = " | ".join(map(repr, self._followers.values()))
@@ -312,12 +317,16 @@ class Hub:
 
     async def changed(self, change: Change) -> None:
         """Take in a change that came another way than on a followed stream: first forget, then tell."""
-        await self._catalogue.changed(change)
         if change.cause == "reconnect":
+            await self._catalogue.changed(change)
             self._back(change.upstream)
-        else:
-            self._spread(change)
-            self._following.relay(Followed(change.upstream, None), Aside(change))
+            return
+        at = Followed(change.upstream, None)
+        stale = await self._stale(at, change)
+        await self._catalogue.changed(change)
+        self._spread(change)
+        self._following.relay(at, Aside(change))
+        await self._forget_stale(at, stale)
 
     def _spread(self, change: Change) -> None:
         if change.partition is not None:
@@ -406,8 +415,9 @@ class Hub:
         del self._lanes[at]
 
     async def _settle(self, at: Followed, change: Change) -> None:
+        stale = await self._stale(at, change)
         await self._catalogue.changed(change)
-        self._tell(at, change)
+        announced = self._tell(at, change)
         if change.cause != "catalogue":
             self._findings.forget(at, change.method)
             self._following.relay(at, change)
@@ -415,6 +425,20 @@ class Hub:
             digests = self._digests(at, change)
             self._findings.note(at, change.method, digests)
             self._following.relay(at, Found(change, digests))
+        if announced:
+            await self._forget_stale(at, stale, found=change.cause == "catalogue")
+
+    async def _stale(self, at: Followed, change: Change) -> Stale:
+        """Return what the clients of all replicas were given before a change."""
+        kinds = [kind for kind in KINDS if change.method is None or KIND_OF.get(change.method) == kind]
+        if self._shown is None or not kinds or change.partition not in (None, at.context):
+            return {}
+        return await self._shown.stale(at, [method for kind in kinds for method in LISTS_OF[kind]])
+
+    async def _forget_stale(self, at: Followed, stale: Stale, *, found: bool = False) -> None:
+        """Take it out once clients were told; what was found may be known already as it is now."""
+        if self._shown is not None and stale:
+            await self._shown.told(at, stale, self._catalogue.seen.digests(at, stale) if found else {})
 
     def _relayed(self, at: Followed, said: Said) -> None:
         """Take in what another replica says, after every cache has forgotten it."""
@@ -448,12 +472,15 @@ class Hub:
             case _:
                 assert_never(said)
 
-    def _tell(self, at: Followed | UpstreamName, change: Change) -> None:
-        """Tell the clients of a change, unless it may be none: then its list is looked at first."""
+    def _tell(self, at: Followed | UpstreamName, change: Change) -> bool:
+        """Tell the clients of a change, unless it may be none: then its list is looked at first.
+
+        Whether they were told.
+        """
         kind = KIND_OF.get(change.method or "")
         if kind is None:
             self._announce(at, change)
-            return
+            return True
         followed = at if isinstance(at, Followed) else Followed(at, None)
         since = time.monotonic() - 2 * self._settings.gather
         doubtful = [
@@ -465,6 +492,7 @@ class Hub:
             self._refresher.want(followed, doubtful, owed=True)
         else:
             self._announce(at, change)
+        return not doubtful
 
     def _announce(self, at: Followed | UpstreamName, change: Change) -> None:
         told = [(0, 0)]
@@ -504,6 +532,7 @@ class Hub:
 
     def _missed(self, follower: Follower) -> None:
         """Take in that another replica may have said something unheard; the caches know what they missed."""
+        self._catalogue.seen.say_again(follower.at)  # Redis may have lost it
         self._look_back(follower.at, follower.heard_elsewhere, urgent=False)
         self._looks.want(follower.at)
 
@@ -539,12 +568,18 @@ class Hub:
     async def _refresh(self, at: Followed, methods: Mapping[str, bool]) -> None:
         """Fetch the lists that clients have seen; the catalogue says which of them are other ones now.
 
-        What could not be fetched may be another one, too: where so asked, clients are told.
+        What could not be fetched may be another one, too: where so asked, clients are told. So they are of a
+        list that another replica gave them, where that is another one now or nobody can tell.
         """
         seen = self._catalogue.seen.profiles(at)
         principal = self._principal(at)
         for method, owed in methods.items():
-            callers = [Caller(principal, profile) for its, profile in seen if its == method and principal]
+            profiles = dict.fromkeys(profile for its, profile in seen if its == method)
+            given: Collection[tuple[Profile, bytes]] | None = ()
+            if owed and self._shown is not None:
+                given = await self._shown.given(at, method)
+                profiles |= dict.fromkeys(profile for profile, _ in given or ())
+            callers = [Caller(principal, profile) for profile in profiles if principal]
             lacking = self._lacking.get((at.upstream, method))
             if lacking is not None and not callers:
                 callers = [lacking.caller]
@@ -554,10 +589,24 @@ class Hub:
             elif lacking is not None and len(self._audience) and self._pool.available(at.upstream):
                 self._refresher.want(at, [method])  # some client still waits to hear that it is whole
             proven = all(outcomes) and len(callers) <= _MOST_PROFILES
-            if (
-                owed and not proven and self._pool.available(at.upstream)
-            ):  # else they are told when it is back
+            if given is None and self._audience.listens(at, KIND_OF[method]):
+                proven = False
+            if not owed or not self._pool.available(at.upstream):
+                continue  # they are told when it is back
+            if not proven:
                 self._lane(at).add(self._unsaid(at, method))
+            elif self._others_were_given_another(at, method, given or ()):
+                self._found(at, method)
+
+    def _others_were_given_another(
+        self, at: Followed, method: str, given: Iterable[tuple[Profile, bytes]]
+    ) -> bool:
+        """Whether what replicas gave is outdated, and clients were not told of just what is there now."""
+        change = self._unsaid(at, method)
+        now = self._digests(at, change)
+        if self._findings.told(at, change.method, now):
+            return False
+        return any(now.get(f"{method} {profile.digest}".encode()) != digest for profile, digest in given)
 
     async def _fetched(self, at: Followed, method: str, caller: Caller) -> bool:
         try:

@@ -5,7 +5,7 @@ clients who are shown different lists must not look like one list that changes.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -52,6 +52,8 @@ class LastSeen:
         self._forgot = False
         self.heeded: Container[Followed] = ()
         """The contexts in which somebody listens: elsewhere no change is suspected that is not known."""
+        self.on_news: Callable[[Followed, str, Profile, bytes], None] = lambda *_: None
+        """Told of each list that somebody is given for the first time, or since it was told as changed."""
         self._shown: OrderedDict[tuple[Followed, str], _Shown] = OrderedDict()
         self._under_way: Counter[tuple[UpstreamName, str]] = Counter()
         self._ended: dict[tuple[UpstreamName, str], float] = {}
@@ -77,10 +79,13 @@ class LastSeen:
             shown.by_profile[profile.digest] = new
             self._count += 1
             self._make_room()
+            self.on_news(at, method, profile, digest)
             return changed
         shown.by_profile.move_to_end(profile.digest)
         same, told = seen.digest == digest, seen.told
         seen.digest, seen.told = digest, False
+        if told or not same:
+            self.on_news(at, method, profile, digest)
         if told:
             self._alarms[at.upstream, method] = self._alarms[at.upstream, method] + 1 if same else 0
         return not same and not told
@@ -100,6 +105,13 @@ class LastSeen:
             if its == at
             for seen in shown.by_profile.values()
         ]
+
+    def say_again(self, at: Followed) -> None:
+        """Pass on once more what was given in a context, but what clients were told of since."""
+        for (its, method), shown in self._shown.items():
+            for seen in shown.by_profile.values() if its == at else ():
+                if not seen.told:
+                    self.on_news(at, method, seen.profile, seen.digest)
 
     def digests(self, at: Followed, methods: Collection[str]) -> Mapping[bytes, bytes]:
         """Return what these lists look like in a context, by method and what they were fetched with."""
@@ -174,8 +186,12 @@ class Findings:
         """Whether anything was found."""
         return (at, method) in self._found
 
+    def told(self, at: Followed, method: str | None, digests: Mapping[bytes, bytes]) -> bool:
+        """Whether clients were last told of just this."""
+        return self._found.get((at, method)) == digests
+
     def known(self, at: Followed, method: str | None, digests: Mapping[bytes, bytes]) -> bool:
-        """Whether this is what clients were told of already."""
+        """Whether any of this is what clients were told of already."""
         found = self._found.get((at, method), {})
         return any(found.get(what) == digest for what, digest in digests.items())
 
