@@ -8,6 +8,7 @@ through a set of what it does not know yet; nothing here waits for a client.
 import asyncio
 import logging
 import random as chance
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ from gateway.upstream.pool import UpstreamPool
 log = logging.getLogger(__name__)
 
 _NOTHING = Wanted()
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MOST_LACKING = 10_000
 _MOST_PROFILES = 8
 """More ways than this in which clients see one list are not looked at anew; all are told instead."""
@@ -353,8 +355,9 @@ class Hub:
             if uri is not None and uri_problem(uri) is None:  # the longest would be kept for each stream
                 # Also by who has left since, or by a client of another replica: it is meant for them.
                 meant = not asked.uris.isdisjoint((uri, *ancestors(uri)))
-                self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated", asked=meant))
-                return
+                if meant or _SCHEME.match(uri):  # what is no URI can only be one that was listed so
+                    self._lane(at).add(Change(at.upstream, "resources/read", uri, "updated", asked=meant))
+                    return
         elif notice.method == TASK:
             self._following.relay(at, notice)
             if self._task(at, notice):

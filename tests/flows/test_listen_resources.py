@@ -247,6 +247,17 @@ async def test_a_resource_nobody_asked_for_is_told_to_all_who_asked_for_any(
         assert await gateway.counted('notices_total{fate="delivered"}') == 1
 
 
+async def test_what_is_no_uri_is_told_to_nobody_who_did_not_ask_for_it(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """L-21: an upstream may list resources by names without a scheme, but it cannot spell others so."""
+    async with listening(gateway, uris("alpha+file:///notes")) as stream:
+        for uri in ("other", "::", "1:x", NOTES):
+            await alpha.notify(UPDATED, uri=uri)
+        assert await told(stream) == (UPDATED, "alpha+file:///notes")
+        assert await gateway.counted('notices_total{fate="delivered"}') == 1
+
+
 async def test_what_only_somebody_asked_for_who_left_is_told_to_nobody_else(alpha: ScriptedUpstream) -> None:
     """L-06, L-21: its upstream is asked for it a while longer, for who leaves may come back at once."""
     async with (

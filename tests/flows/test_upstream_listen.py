@@ -270,11 +270,19 @@ async def test_whatever_else_comes_instead_is_a_failure(upstream, gateway, behav
 
 async def test_what_lasts_a_moment_is_tried_again(upstream, gateway):
     """As every request that may safely be repeated (U-27)."""
-    upstream.once("subscriptions/listen", status(503), cut())
+    upstream.once("subscriptions/listen", cut(), cut())
     async with listening(gateway, upstream) as (heard, stream):
         await stream.notify(CHANGED)
         assert await told(heard) == (CHANGED, {})
     assert len(upstream.seen("subscriptions/listen")) == 3
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_an_upstream_that_has_no_time_is_asked_once(upstream, gateway, code):
+    """B45: whoever listens asks again at a pace of his own, which grows."""
+    upstream.on("subscriptions/listen", status(code))
+    assert (await refused(gateway)).reason is Reason.STATUS
+    assert len(upstream.seen("subscriptions/listen")) == 1
 
 
 async def test_a_redirect_within_the_origin_is_followed(upstream, gateway):
