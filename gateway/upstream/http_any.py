@@ -47,6 +47,10 @@ class Speaker(Protocol):
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening: ...
 
+    def retire(self) -> None:
+        """Leave nothing open for longer than what is under way lasts: from now on another one speaks."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -148,7 +152,7 @@ class HttpUpstream:
                 replace(greeted, detail=f"{verdict.detail}; {greeted.detail}") if greeted.refused else greeted
             )
         if verdict.reason is None and not verdict.silent:
-            self._speaker = self._modern
+            self._speak(self._modern)
         if verdict.silent and old is not None:
             return replace(verdict, era="legacy", version=old.version)
         return verdict
@@ -164,8 +168,13 @@ class HttpUpstream:
     async def _spoken(self, speaker: Speaker, asker: Request) -> Verdict:
         verdict = await speaker.probe(asker)
         if verdict.reason is None and not verdict.silent:
-            self._speaker = speaker
+            self._speak(speaker)
         return verdict
+
+    def _speak(self, speaker: ModernHttpUpstream | Speaker) -> None:
+        before, self._speaker = self._speaker, speaker
+        if before is not speaker and before is not None and not isinstance(before, ModernHttpUpstream):
+            before.retire()
 
 
 def _sounds_modern(error: Failed | UpstreamError) -> bool:

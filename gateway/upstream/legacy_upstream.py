@@ -108,6 +108,7 @@ class LegacyUpstream:
     async def probe(self, asker: Request = PROBE) -> Verdict:
         """Find out whether it answers whoever asks, by a session that is there or else a new one (B29)."""
         key = self._key(replace(asker, capabilities=NOTHING))
+        self._sessions.revive()
         try:
             async with asyncio.timeout(self._probe_timeout):
                 return await self._answers(key)
@@ -167,6 +168,11 @@ class LegacyUpstream:
             except SessionGone as gone:
                 self._forget(key, one, gone)
         raise Failed(self.name, Reason.STATUS, "it forgets each session at once")
+
+    def retire(self) -> None:
+        """End every session once it is idle, for it is spoken to otherwise now; listeners are lost at once."""
+        for one in self._sessions.retire():
+            one.ears.lose(Failed(self.name, Reason.CONNECT, "it speaks otherwise now", transient=True))
 
     async def close(self) -> None:
         """End every session."""

@@ -123,6 +123,7 @@ class Sessions(Generic[K]):
         self._opening: dict[Key, asyncio.Task[McpError | UpstreamUnavailable | Challenge | None]] = {}
         self._room = asyncio.Event()
         self._closed = False
+        self._retired = False
 
     def __repr__(self) -> str:
         return f"<Sessions {self._name}: {len(self._entries)} open, {len(self._opening)} opening>"
@@ -162,6 +163,18 @@ class Sessions(Generic[K]):
             return False
         self._remove(key, entry)
         return True
+
+    def retire(self) -> list[K]:
+        """End each, the gateway's own as well, as soon as it is idle; return those that are open."""
+        self._retired = True
+        kept = [entry.kept for entry in self._entries.values()]
+        for key, entry in list(self._entries.items()):
+            self._rest(key, entry)
+        return kept
+
+    def revive(self) -> None:
+        """Keep them for a while again."""
+        self._retired = False
 
     async def close(self) -> None:
         """End them all, within a time."""
@@ -230,8 +243,8 @@ class Sessions(Generic[K]):
         self._stir()
         if entry.kept.ended:
             self._remove(key, entry)
-        elif not key.shared:
-            idle = max(least, 0.0 if key.conversation else self._idle)
+        elif self._retired or not key.shared:
+            idle = max(least, 0.0 if self._retired or key.conversation else self._idle)
             if entry.timer is not None:
                 entry.timer.cancel()
             entry.timer = loop.call_later(idle, self._expire, key, entry)

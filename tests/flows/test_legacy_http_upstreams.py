@@ -821,6 +821,31 @@ async def test_an_upstream_that_became_another_is_found_out():
                 await asyncio.sleep(0.002)
 
 
+async def test_a_server_that_became_modern_keeps_no_session_of_ours():
+    """Calls that are under way are answered first; who listens has to listen anew (B29)."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        upstream = gateway.pool._members[ALPHA]._upstream
+        done = asyncio.Event()
+
+        async def talk(call):
+            await done.wait()
+            return "done"
+
+        server.on("tools/call", streamed(talk))
+        calling = asyncio.ensure_future(gateway.tool())
+        await server.arrived("tools/call")
+        async with gateway.pool.listen(ALPHA, Wanted(tools=True)) as listening:
+            server.on("server/discover", as_modern)
+            upstream._doubtful = True  # as an answer that no server of its era gives has it
+            assert (await upstream.probe()).era == "modern"
+            with pytest.raises(UpstreamUnavailable):
+                await anext(listening)
+        assert server.deleted == []
+        done.set()
+        assert b"done" in await calling
+        await server.until(lambda: server.deleted == ["session-1"])
+
+
 async def test_a_stateless_server_that_became_modern_is_found_out():
     """It names no session that could be gone; its answers give it away (U-19a)."""
     async with (

@@ -132,6 +132,31 @@ async def test_what_is_forgotten_is_replaced_once(background):
     await old.closed.wait()
 
 
+async def test_what_is_retired_ends_once_it_is_idle(background):
+    """The gateway's own as well, which else stays; whoever comes later is served all the same (B29)."""
+
+    async def open(key):
+        return Kept()
+
+    pool = sessions(background, open)
+    async with pool.use(Key()) as own, pool.use(Key("ann")) as busy:
+        async with pool.use(Key("bob")) as idle:
+            pass
+        assert pool.retire() == [own, busy, idle]
+        await idle.closed.wait()
+        assert not own.ended
+        assert not busy.ended
+    await own.closed.wait()
+    await busy.closed.wait()
+    async with pool.use(Key()) as late:
+        assert late is not own
+    await late.closed.wait()
+    pool.revive()
+    async with pool.use(Key()) as kept:
+        pass
+    assert pool.get(Key()) is kept
+
+
 async def test_when_it_closes_whoever_waits_is_told(background):
     """For a session that is being opened, and for one that has no room (B50)."""
 
