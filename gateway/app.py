@@ -144,6 +144,7 @@ def build(
         mailbox,
         background,
         most=limits.questions,
+        each=limits.questions_per_caller,
         wait=limits.input_wait,
         anonymous_wait=limits.anonymous_input_wait,
         metrics=metrics,

@@ -483,6 +483,9 @@ class Limits(Model):
     """The largest state that an upstream which asks may leave with a client; at most 512KiB."""
     questions: Count = 1000
     """Calls at once that wait for a client to answer what a server of an older protocol asked meanwhile."""
+    questions_per_caller: Count = 100
+    """The most of them that one caller may have; those without a token count as one, except that each session
+    of an older client without one counts by itself."""
     rounds: Count = 10
     """How often one call of an older client may be asked for input."""
     sessions: Count = 10_000

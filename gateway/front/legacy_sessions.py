@@ -25,6 +25,7 @@ from gateway.support.bus import Bus
 from gateway.support.mailbox import Mailbox, Tell, Unreachable
 from gateway.support.notebook import Notebook, Unavailable
 from gateway.support.seal import Seal, SealBroken
+from gateway.support.shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +168,8 @@ class Sessions:
         self._mailbox = mailbox
         self._bus = bus
         self._now = now
+        self.asking = Shares(settings.limits.questions, settings.limits.questions_per_caller)
+        """The calls that wait for their clients to answer."""
         self._known: OrderedDict[str, Session] = OrderedDict()
         """Those that are not idle, whoever was heard last at the end."""
         bus.subscribe(_CANCEL, self._heard_cancel)

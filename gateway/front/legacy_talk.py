@@ -50,6 +50,11 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 256
 """Requests of one session that are worked on at once, whether or not anybody waits for them any more."""
 
+_MANY = {
+    "all": "Too many calls wait for answers; the setting `limits.questions` allows more",
+    "own": "Too many of your calls wait for answers; the setting `limits.questions_per_caller` allows more",
+}
+
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds before a call is made again that an upstream wants to be made again (M-14)."""
 
@@ -103,11 +108,9 @@ class Talk:
         self._background = background
         self._stopping = stopping
         self._random = random
-        self._waiting = 0
-        """Calls that wait for their client to answer."""
 
     def __repr__(self) -> str:
-        return f"<Talk {self._endpoint}: {self._waiting} waiting for their clients>"
+        return f"<Talk {self._endpoint}>"
 
     # Sessions
 
@@ -272,12 +275,14 @@ class Talk:
         """Put an upstream's questions to the client and return the answers; raises McpError."""
         wait = self._limits.input_wait
         questions = legacy_questions.questions(requests, session.held.dialect, _mint)
-        if self._waiting >= self._limits.questions:
-            raise McpError(INTERNAL_ERROR, "Too many calls wait for answers; `limits.questions` allows more")
-        self._waiting += 1
-        asked = [(question, *self._sessions.question(session, wait)) for question in questions]
+        whose = session.principal.partition or session.key
+        full = self._sessions.asking.take(whose)
+        if full is not None:
+            raise McpError(INTERNAL_ERROR, _MANY[full])
+        asked: list[tuple[legacy_questions.Question, str, asyncio.Future[Answered]]] = []
         reason = "it is not needed any more"
         try:
+            asked += [(question, *self._sessions.question(session, wait)) for question in questions]
             for question, id, _ in asked:
                 await outlet.send(legacy_questions.request(id, question))
             try:
@@ -292,7 +297,7 @@ class Talk:
         except ConnectionError:
             raise McpError(INTERNAL_ERROR, "The client is not there to be asked") from None
         finally:
-            self._waiting -= 1
+            self._sessions.asking.give_back(whose)
             await _withdraw([(id, answer) for _, id, answer in asked], outlet, reason)
 
 

@@ -170,7 +170,7 @@ class LegacyUpstream:
         raise Failed(self.name, Reason.STATUS, "it forgets each session at once")
 
     def retire(self) -> None:
-        """End every session once it is idle, for it is spoken to otherwise now; listeners are lost at once."""
+        """End every session once it is idle: it is spoken to otherwise now. Listeners are lost at once."""
         for one in self._sessions.retire():
             one.ears.lose(Failed(self.name, Reason.CONNECT, "it speaks otherwise now", transient=True))
 

@@ -37,6 +37,7 @@ from gateway.protocol.jsonrpc import (
 )
 from gateway.support.mailbox import Mailbox, Tell, Unreachable
 from gateway.support.metrics import Metrics
+from gateway.support.shares import Shares
 from gateway.support.tasks import Background
 from gateway.upstream.failures import Failed, TimedOut, UpstreamError
 
@@ -46,7 +47,10 @@ _SUBJECT = "parked"
 _GIVEN_UP = "parked-given-up"
 _CLOSING = 2.0
 GONE = "the call that asked for this input is over, or none of yours"
-_MANY = "too many calls wait for input"
+_MANY = {
+    "all": "too many calls wait for input",
+    "own": "too many of your calls wait for input; the setting `limits.questions_per_caller` allows more",
+}
 _AWAY = "the replica that holds this call is out of reach"
 
 
@@ -73,7 +77,10 @@ class _Entry:
 
 
 class Parked:
-    """All calls of this process that wait for answers: at most `most`, each for a bounded time."""
+    """All calls of this process that wait for answers: at most `most`, and `each` of one caller.
+
+    Each waits for a bounded time.
+    """
 
     def __init__(
         self,
@@ -81,6 +88,7 @@ class Parked:
         background: Background,
         *,
         most: int = 1000,
+        each: int = 100,
         wait: float = 600.0,
         anonymous_wait: float = 300.0,
         metrics: Metrics | None = None,
@@ -88,7 +96,7 @@ class Parked:
         """`anonymous_wait` is for how long a call of those who cannot be told apart is kept."""
         self._mailbox = mailbox
         self._background = background
-        self._most = most
+        self._shares = Shares(most, each)
         self._wait = wait
         self._anonymous_wait = anonymous_wait
         self._entries: dict[str, _Entry] = {}
@@ -108,10 +116,11 @@ class Parked:
 
         When there is no room, or we are stopping, it is dropped and McpError says so to the client.
         """
-        if self._closed or len(self._entries) >= self._most:
+        full = None if self._closed else self._shares.take(context.caller)
+        if self._closed or full is not None:
             self._drop(suspended)
-            self._count("stopping" if self._closed else "refused")
-            raise McpError(INTERNAL_ERROR, _MANY if not self._closed else Reason.STOPPING.value)
+            self._count("stopping" if full is None else "refused")
+            raise McpError(INTERNAL_ERROR, Reason.STOPPING.value if full is None else _MANY[full])
         name = secrets.token_urlsafe(16)
         anonymous = not context.caller and not context.alone
         life = self._anonymous_wait if anonymous else self._wait
@@ -169,11 +178,9 @@ class Parked:
     async def close(self) -> None:
         """Drop every call; whoever comes later is told that it is over."""
         self._closed = True
-        entries, self._entries = list(self._entries.values()), {}
         dropping = []
-        for entry in entries:
-            entry.end.cancel()
-            dropping.append(self._drop(entry.suspended))
+        for name in list(self._entries):
+            dropping.append(self._drop(self._taken(name).suspended))
             self._count("stopping")
         if dropping:
             await asyncio.wait(dropping, timeout=_CLOSING)
@@ -184,8 +191,7 @@ class Parked:
         entry = self._entries.get(name)
         if entry is None or entry.context != context:
             raise McpError(INVALID_PARAMS, GONE)
-        del self._entries[name]
-        entry.end.cancel()
+        self._taken(name)
         self._count("resumed")
         return await entry.suspended.go_on(answers, emit)
 
@@ -212,16 +218,19 @@ class Parked:
         entry = self._entries.get(name)
         if entry is None or entry.context != context:
             return
-        del self._entries[name]
-        entry.end.cancel()
-        self._drop(entry.suspended)
+        self._drop(self._taken(name).suspended)
         self._count("given-up")
 
     def _expire(self, name: str) -> None:
-        entry = self._entries.pop(name, None)
-        if entry is not None:
-            self._drop(entry.suspended)
-            self._count("expired")
+        self._drop(self._taken(name).suspended)
+        self._count("expired")
+
+    def _taken(self, name: str) -> _Entry:
+        """Return a call that waits no more."""
+        entry = self._entries.pop(name)
+        entry.end.cancel()
+        self._shares.give_back(entry.context.caller)
+        return entry
 
     def _count(self, outcome: str | None) -> None:
         """Say how many there are, and how one of them ended."""

@@ -263,6 +263,31 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(alpha):
             assert posted.messages[-2]["method"] == "notifications/cancelled"
 
 
+@pytest.mark.parametrize("limit", ["questions_per_caller", "questions"])
+async def test_calls_that_wait_for_a_client_are_bounded(alpha, limit):
+    """Altogether, and for each caller: one that asks its fill leaves room for the others (B29)."""
+    alpha.on("tools/call", asks({"k": ROOTS}))
+    async with running({"alpha": alpha}, limits={limit: 1}) as gateway:
+        url = gateway.addresses.endpoints[0]
+        async with (
+            LegacyClient(url, capabilities=ABLE, token="ANN") as client,
+            LegacyClient(url, capabilities=ABLE, token="ANN") as again,
+            LegacyClient(url, capabilities=ABLE, token="BOB") as other,
+            client.open("tools/call", DEPLOY) as first,
+        ):
+            put = await first.next()
+            assert f"`limits.{limit}`" in (await again.error("tools/call", DEPLOY))["message"]
+            if limit == "questions":
+                assert f"`limits.{limit}`" in (await other.error("tools/call", DEPLOY))["message"]
+            else:
+                async with other.open("tools/call", DEPLOY) as second:
+                    assert (await second.next())["method"] == "roots/list"
+            await client.respond(put["id"], ANN)
+            assert echoed(await first.answer())["answers"] == {"k": ANN}
+            async with again.open("tools/call", DEPLOY) as third:
+                assert (await third.next())["method"] == "roots/list"
+
+
 async def test_an_answer_may_come_after_the_connection_was_lost(alpha, gateway, url):
     """X-25: what was asked before can still be answered, and the call goes on."""
     alpha.on("tools/call", asks({"k": ROOTS}))

@@ -38,9 +38,11 @@ class Call:
 
 
 @asynccontextmanager
-async def parked(most: int = 10, wait: float = 60.0, anonymous_wait: float = 60.0) -> AsyncIterator[Parked]:
+async def parked(
+    most: int = 10, each: int = 10, wait: float = 60.0, anonymous_wait: float = 60.0
+) -> AsyncIterator[Parked]:
     background = Background()
-    calls = Parked(LocalMailbox(), background, most=most, wait=wait, anonymous_wait=anonymous_wait)
+    calls = Parked(LocalMailbox(), background, most=most, each=each, wait=wait, anonymous_wait=anonymous_wait)
     yield calls
     await calls.close()
     await background.close(1)
@@ -108,6 +110,22 @@ async def test_a_call_nobody_answers_is_dropped(context: Context, wait: float, a
             await calls.resume(state, context, {})
         assert late.value.code == INVALID_PARAMS
         assert call.answers == []
+
+
+async def test_a_caller_has_a_share_of_the_room() -> None:
+    """What it has too much is dropped and says why; the others find room, and so does it once one is over."""
+    async with parked(most=10, each=2) as calls:
+        states = [calls.park(Call(), ME) for _ in range(2)]
+        third = Call()
+        with pytest.raises(McpError, match=r"of your calls.*questions_per_caller"):
+            calls.park(third, ME)
+        await third.dropped.wait()
+        with pytest.raises(McpError, match="of your calls"):  # another session of the same caller
+            calls.park(Call(), Context(caller="me", session="other"))
+        calls.park(Call(), Context(caller="you"))
+        calls.park(Call(), Context())
+        await calls.resume(states[0], ME, {})
+        calls.park(Call(), ME)
 
 
 async def test_who_finds_no_room_is_told_and_its_call_dropped() -> None:
