@@ -70,7 +70,7 @@ def judge(
     """Return what the probe's outcome means; `forced` when the configuration says the upstream is modern."""
     match answer:
         case Reply():
-            return _judge_result(answer.result)
+            return _judge_result(answer.result, forced)
         case UpstreamError():
             return _judge_error(answer, forced)
         case Challenge():
@@ -110,9 +110,12 @@ def no_common_version(versions: Sequence[str]) -> str:
     return f"it supports {_listed(versions)}, the gateway {_listed(SPOKEN)}"
 
 
-def _judge_result(result: Json) -> Verdict:
+def _judge_result(result: Json, forced: bool) -> Verdict:
     try:
         members = split(result)
+        if "supportedVersions" not in members and not forced:
+            # What some older servers answer to whatever they do not know, `{}` mostly.
+            return Verdict("legacy", reason=Reason.ERA, detail=f"no versions from server/discover: {_OLD}")
         versions = _strings(members.get("supportedVersions"))
         capabilities = members.get("capabilities")
         # Copied out of the message, which would otherwise live as long as the upstream.

@@ -1,13 +1,15 @@
 """The client command of the suite's client scenarios: drives the suite's mock server through a gateway.
 
 Run by the suite as `python -m tests.conformance.drive URL`: starts a gateway in front of URL and makes the
-calls of the scenario with the official SDK's client. With --direct the client talks to URL itself.
+calls of the scenario with the official SDK's client. With --direct the client talks to URL itself, with
+--mode legacy it begins with `initialize`.
 """
 
 import argparse
 import asyncio
 import json
 import os
+from typing import Any
 
 import mcp_types as t
 from mcp import Client, MCPError
@@ -73,12 +75,17 @@ STORIES = {
 
 
 async def accept_anything(context: object, params: t.ElicitRequestParams) -> t.ElicitResult:
-    return t.ElicitResult(action="accept", content={"confirmed": True})
+    """Agree, with the defaults of the form (SEP-1034)."""
+    given: dict[str, Any] = {"confirmed": True}
+    if isinstance(params, t.ElicitRequestFormParams):
+        fields = params.requested_schema["properties"]
+        given = {name: field["default"] for name, field in fields.items() if "default" in field} or given
+    return t.ElicitResult(action="accept", content=given)
 
 
-async def drive(url: str, scenario: str) -> None:
+async def drive(url: str, scenario: str, mode: str) -> None:
     async with Client(
-        url, mode=VERSION, elicitation_callback=accept_anything, read_timeout_seconds=10
+        url, mode=mode, elicitation_callback=accept_anything, read_timeout_seconds=10
     ) as client:
         await STORIES.get(scenario, call_tools)(client)
 
@@ -87,14 +94,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--direct", action="store_true")
+    parser.add_argument("--mode", choices=("modern", "legacy"), default="modern")
     options = parser.parse_args()
+    mode = VERSION if options.mode == "modern" else "legacy"
     upstreams = json.dumps({"mock": {"url": options.url, "prefix": ""}})
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     if options.direct:
-        asyncio.run(drive(options.url, scenario))
+        asyncio.run(drive(options.url, scenario, mode))
         return
     with gateway(upstreams) as running:
-        asyncio.run(drive(running.endpoint, scenario))
+        asyncio.run(drive(running.endpoint, scenario, mode))
 
 
 if __name__ == "__main__":

@@ -63,3 +63,9 @@ def test_an_excuse_that_is_not_needed_is_stale():
 def test_a_reference_that_fails_proves_nothing():
     """Otherwise a broken reference would make every gateway look good."""
     assert judge([Row("s", {"own": "FAILURE"}, {"own": "FAILURE"})], {}).reference == ["s"]
+
+
+def test_what_is_excused_as_a_whole_needs_no_reference():
+    """Nothing is concluded from it."""
+    row = Row("s", {"own": "WARNING"}, {"own": "WARNING"})
+    assert judge([row], {"s": "not served"}).fine

@@ -78,7 +78,7 @@ def judge(rows: Iterable[Row], excused: Mapping[str, str]) -> Outcome:
     """Hold every loss against the excuses (`scenario` or `scenario:check-id`); unused excuses are stale."""
     outcome, used = Outcome(), set()
     for row in rows:
-        if row.reference is not None and not passed(row.reference):
+        if row.reference is not None and row.scenario not in excused and not passed(row.reference):
             outcome.reference.append(row.scenario)
         for id in row.lost():
             name = f"{row.scenario}:{id}"

@@ -47,6 +47,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -273,22 +274,64 @@ async def test_error_handling(s, ctx, args, params):
     return say("This tool intentionally returns an error for testing", error=True)
 
 
-@tool("Asks a legacy client for a sampling", obj(["prompt"], prompt=STR))
+def asked(state: str | None = None, **requests: t.InputRequest) -> t.InputRequiredResult:
+    """Questions, which `in_its_era` asks as requests where the client is a legacy one."""
+    return t.InputRequiredResult(input_requests=requests, request_state=state)
+
+
+ANSWERS: dict[str, type[t.Result]] = {
+    "elicitation/create": t.ElicitResult,
+    "sampling/createMessage": t.CreateMessageResult,
+    "roots/list": t.ListRootsResult,
+}
+
+
+def in_its_era(handler: Callable[[Any, Ctx, Any], Awaitable[Any]]) -> Callable[[Any, Ctx, Any], Any]:
+    """Ask a legacy client what `handler` asks, all at once and in the middle of its request."""
+
+    async def answer(ctx: Ctx, request: t.InputRequest) -> Any:
+        related = ServerMessageMetadata(related_request_id=ctx.request_id)
+        return await ctx.session.send_request(request, ANSWERS[request.method], metadata=related)
+
+    async def wrapper(self: Any, ctx: Ctx, params: Any) -> Any:
+        outcome = await handler(self, ctx, params)
+        while ctx.protocol_version != MODERN and isinstance(outcome, t.InputRequiredResult):
+            answers: dict[str, Any] = {}
+
+            async def put(key: str, request: t.InputRequest, answers: dict[str, Any] = answers) -> None:
+                answers[key] = await answer(ctx, request)
+
+            try:
+                async with anyio.create_task_group() as group:
+                    for key, request in (outcome.input_requests or {}).items():
+                        group.start_soon(put, key, request)
+            except* MCPError as refused:
+                raise refused.exceptions[0] from None
+            answered = {"input_responses": answers, "request_state": outcome.request_state}
+            outcome = await handler(self, ctx, params.model_copy(update=answered))
+        return outcome
+
+    return wrapper
+
+
+@tool("Asks for a sampling", obj(["prompt"], prompt=STR))
 async def test_sampling(s, ctx, args, params):
-    answer = await ctx.session.create_message(
-        sampling(args["prompt"]).params.messages, max_tokens=100, related_request_id=ctx.request_id
-    )
+    answer = (params.input_responses or {}).get("sampled")
+    if answer is None:
+        return asked(sampled=sampling(args["prompt"]))
     return say(f"LLM response: {getattr(answer.content, 'text', answer.content)}")
 
 
-async def ask_legacy(ctx: Ctx, message: str, schema: dict[str, Any]) -> t.CallToolResult:
-    answer = await ctx.session.elicit_form(message, schema, related_request_id=ctx.request_id)
+def ask(params: t.CallToolRequestParams, message: str, schema: dict[str, Any]) -> Outcome:
+    answer = (params.input_responses or {}).get("form")
+    if not isinstance(answer, t.ElicitResult):
+        return asked(form=form(message, schema))
     return say(f"User response: action={answer.action}, content={json.dumps(answer.content)}")
 
 
-@tool("Asks a legacy client's user for input", obj(["message"], message=STR))
+@tool("Asks the user for input", obj(["message"], message=STR))
 async def test_elicitation(s, ctx, args, params):
-    return await ask_legacy(ctx, args["message"], obj(["username", "email"], username=STR, email=STR))
+    return ask(params, args["message"], obj(["username", "email"], username=STR, email=STR))
 
 
 @tool("Asks a legacy client for its roots")
@@ -306,7 +349,7 @@ async def test_elicitation_sep1034_defaults(s, ctx, args, params):
         status={**STR, "enum": ["active", "inactive", "pending"], "default": "active"},
         verified={**BOOL, "default": True},
     )
-    return await ask_legacy(ctx, "Please provide user information", schema)
+    return ask(params, "Please provide user information", schema)
 
 
 @tool("Elicitation with the five kinds of enum (SEP-1330)")
@@ -321,7 +364,7 @@ async def test_elicitation_sep1330_enums(s, ctx, args, params):
         titledMulti={"type": "array", "items": {"anyOf": titled("value1", "value2", "value3")}},
         legacyEnum={**STR, "enum": ["opt1", "opt2"], "enumNames": ["Option 1", "Option 2"]},
     )
-    return await ask_legacy(ctx, "Please choose", schema)
+    return ask(params, "Please choose", schema)
 
 
 @tool("Needs the client's sampling capability")
@@ -370,16 +413,13 @@ async def json_schema_2020_12_tool(s, ctx, args, params):
 @tool("Closes its own SSE stream half way (SEP-1699, legacy)")
 async def test_reconnection(s, ctx, args, params):
     if ctx.close_sse_stream is not None:
+        await anyio.sleep(0.05)  # until the client has an id to go on from
         await ctx.close_sse_stream()
         await anyio.sleep(0.2)
     return say("Reconnection test completed")
 
 
 # MRTR (SEP-2322)
-
-
-def asked(state: str | None = None, **requests: t.InputRequest) -> t.InputRequiredResult:
-    return t.InputRequiredResult(input_requests=requests, request_state=state)
 
 
 NAME = obj(["name"], name=STR)
@@ -789,6 +829,7 @@ class Everything:
         page, cursor = self.page(listed, params)
         return t.ListToolsResult(tools=page, next_cursor=cursor)
 
+    @in_its_era
     async def call_tool(self, ctx: Ctx, params: t.CallToolRequestParams) -> Any:
         found = self.tools().get(params.name)
         if found is None:
@@ -886,6 +927,7 @@ class Everything:
         page, cursor = self.page(listed, params)
         return t.ListPromptsResult(prompts=page, next_cursor=cursor)
 
+    @in_its_era
     async def get_prompt(self, ctx: Ctx, params: t.GetPromptRequestParams) -> Any:
         args = params.arguments or {}
         messages: list[t.PromptMessage]
@@ -942,6 +984,7 @@ class Everything:
         ]
         return t.ListResourceTemplatesResult(resource_templates=listed)
 
+    @in_its_era
     async def read_resource(self, ctx: Ctx, params: t.ReadResourceRequestParams) -> Any:
         uri = str(params.uri)
         mime = RESOURCES.get(uri, ("", "text/plain"))[1]

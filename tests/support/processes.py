@@ -58,9 +58,14 @@ def free_port() -> int:
 
 def start(*arguments: str, env: Mapping[str, str] | None = None, stdout: int | None = None) -> Program:
     """Start `python -m ARGUMENTS`; without `stdout` both streams go to the output file."""
+    return launch(sys.executable, "-m", *arguments, env=env, stdout=stdout)
+
+
+def launch(*command: str, env: Mapping[str, str] | None = None, stdout: int | None = None) -> Program:
+    """Start any command; as for `start`."""
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the program
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
+        command,
         cwd=ROOT,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,

@@ -44,6 +44,8 @@ def test_nulls_of_optional_members_are_absent():
     [
         (discover("2025-11-25"), ("legacy", Reason.ERA)),
         (discover("2099-01-01"), ("modern", Reason.ERA)),
+        (Reply(b"{}"), ("legacy", Reason.ERA)),
+        (Reply(b'{"resultType":"complete"}'), ("legacy", Reason.ERA)),
         (Reply(b'{"supportedVersions":1}'), (None, Reason.PROTOCOL)),
         (error(-32022, 400, {"supported": ["2025-06-18"], "requested": "x"}), ("legacy", Reason.ERA)),
         (error(-32022, 400, {"supported": ["2099-01-01"]}), ("modern", Reason.ERA)),
@@ -71,6 +73,7 @@ def test_only_answers_about_the_protocol_tell_the_era(outcome, expected):
 def test_era_modern_in_the_configuration_needs_no_discover():
     """Whoever answers at all is taken at the operator's word."""
     assert era(error(-32601, 404), forced=True) == ("modern", None)
+    assert era(Reply(b"{}"), forced=True) == ("modern", Reason.ERA)
     assert era(status(404), forced=True) == (None, Reason.STATUS)
 
 
