@@ -124,17 +124,21 @@ class Talk:
         except McpError as error:
             return _failed(asked, error), None
         session, token = self._sessions.begin(held, self._endpoint, principal)
-        meta = RequestMeta(MODERN_VERSION, held.capabilities)
-        call = Call(asked.id, "server/discover", {}, meta, None)
         try:
-            answer = await self._pipeline.handle(call, session.principal, _nowhere)
-            result = legacy_client.initialized(b"".join(answer.result), held)
+            result = legacy_client.initialized(await self._discovered(session), held)
         except BaseException as error:
             self._sessions.forget(session)
             if not isinstance(error, Exception):
                 raise
             return self._refusal(asked, held.dialect, error), None
         return Told(result_pieces(asked.id, result)), token
+
+    async def _discovered(self, session: Session) -> bytes:
+        """Return what the endpoint says of itself to a modern client."""
+        meta = RequestMeta(MODERN_VERSION, session.held.capabilities)
+        call = Call(b"0", "server/discover", {}, meta, None)
+        answer = await self._pipeline.handle(call, session.principal, _nowhere)
+        return b"".join(answer.result)
 
     def stream(self, session: Session, outlet: Outlet) -> Stream:
         """Return a standing stream for a session; whoever runs it takes it to the sessions first."""
@@ -214,6 +218,8 @@ class Talk:
             case "ping":
                 return legacy_answers.EMPTY
             case "logging/setLevel":
+                if not legacy_client.offers(await self._discovered(session), "logging"):
+                    raise legacy_client.unknown_method(asked.method)  # as was said in the handshake (F-22)
                 await self._sessions.set_level(session, legacy_client.level_of(asked.params))
                 return legacy_answers.EMPTY
             case "resources/subscribe":

@@ -282,6 +282,11 @@ def initialized(discovered: Json, held: Handshake) -> bytes:
     return join(result)
 
 
+def offers(discovered: Json, capability: str) -> bool:
+    """Whether the result of `server/discover` has a capability, and so the handshake's."""
+    return capability in _object(split(discovered).get("capabilities"))
+
+
 def _server_info(info: Json | None, dialect: Dialect) -> bytes:
     said = _object(info)
     unknown = set() if dialect.icons else {"icons", "description", "websiteUrl"}

@@ -220,9 +220,12 @@ def versions_named(data: Json | None) -> tuple[str, ...]:
 def worded(method: str, result: Json) -> bytes:
     """Return a result as a modern server would word it (X-02); what it says of its own life is not heard.
 
-    Raises Malformed when it is no object, or a list of tools is none.
+    Raises Malformed when it is no object, when a list of tools is none, or when a call was made a task, which
+    nobody asked for and would be taken for a tool that says nothing (T-18).
     """
     members: dict[str, Json] = dict(split(result))
+    if method == "tools/call" and "content" not in members and is_object(members.get("task")):
+        raise Malformed("a task in the place of a result")
     members["resultType"] = b'"complete"'
     known = METHODS.get(method)
     if known is not None and known.cacheable:

@@ -269,6 +269,24 @@ async def test_answers_that_say_nothing_are_empty_objects(url):
             assert json.loads(exchange.body) == {"jsonrpc": "2.0", "id": "e", "result": {}}
 
 
+async def test_a_log_level_is_set_where_there_are_log_messages(alpha):
+    """The handshake says whether there are, and the method is there or not accordingly (F-22)."""
+    del alpha.capabilities["logging"]
+    endpoints = {"/mcp": {}, "/quiet": {"upstreams": ["alpha"]}}
+    async with (
+        ScriptedUpstream(tools=[tool("add")]) as talkative,
+        running({"alpha": alpha, "beta": talkative}, endpoints=endpoints) as gateway,
+    ):
+        for place, offered in zip(gateway.addresses.endpoints, (True, False), strict=True):
+            client = LegacyClient(place)
+            capabilities = (await client.initialize())["result"]["capabilities"]
+            assert ("logging" in capabilities) is offered
+            if offered:
+                assert await client.result("logging/setLevel", {"level": "info"}) == {}
+            else:
+                assert (await client.error("logging/setLevel", {"level": "info"}))["code"] == -32601
+
+
 async def test_what_a_method_refuses_is_told_at_200(alpha, url):
     """E-17: 404 would cost the client its session; and in the codes of older revisions."""
     async with LegacyClient(url) as client:

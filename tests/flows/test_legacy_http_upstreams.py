@@ -9,6 +9,7 @@ from gateway.protocol.call import Change, Context, Partition, Reason, UpstreamUn
 from gateway.protocol.jsonrpc import McpError
 from gateway.protocol.subscriptions import Wanted
 from tests.support import pools
+from tests.support.legacy_client import LegacyClient
 from tests.support.legacy_upstream import LegacyServer, legacy, streamed, text
 from tests.support.pools import ALPHA, settings
 from tests.support.running import ONCE, running
@@ -943,3 +944,75 @@ async def test_only_what_was_declared_is_asked_for():
 
 
 COMPLETE = {"ref": {"type": "ref/prompt", "name": "gamma__p"}, "argument": {"name": "x", "value": "v"}}
+
+
+# Tasks of revision 2025-11-25 (T-18, T-20, T-21)
+
+OLD_TASKS = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+SUPPORTS = ("required", "optional", "forbidden")
+
+
+@pytest.fixture
+async def tasker():
+    """A server that would make tasks of calls, were it asked to."""
+    tools = [tool(support, execution={"taskSupport": support}) for support in SUPPORTS]
+    async with LegacyServer(tools=tools) as server:
+        server.capabilities["tasks"] = OLD_TASKS
+        yield server
+
+
+async def test_tasks_of_an_older_server_are_offered_to_no_modern_client(tasker):
+    """A tool that can do without is called without; one that cannot is none, and nothing waits."""
+    modern = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    async with running({"alpha": tasker}) as gateway:
+        said = (await gateway.ask("server/discover")).result["capabilities"]
+        assert "tasks" not in said
+        assert "extensions" not in said
+        listed = (await gateway.ask("tools/list", capabilities=modern)).result["tools"]
+        assert [one["name"] for one in listed] == ["alpha__optional", "alpha__forbidden"]
+        assert not any("execution" in one for one in listed)
+        for name in ("optional", "forbidden"):
+            params = {"name": f"alpha__{name}", "arguments": {}, "task": {"ttl": 5}}
+            called = await gateway.ask("tools/call", params, capabilities=modern)
+            assert called.result["resultType"] == "complete"
+            assert called.text == {"tool": name, "arguments": {}}
+        assert (await gateway.ask("tools/call", {"name": "alpha__required"})).code == -32602
+        assert not any("task" in call.params for call in tasker.seen("tools/call"))
+        assert len(tasker.seen("tools/call")) == 2
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_tasks_of_an_older_server_are_offered_to_no_older_client(tasker, version):
+    """Not even to one of the revision that has them: what was promised here, no other replica could keep."""
+    async with running({"alpha": tasker}) as gateway:
+        client = LegacyClient(gateway.addresses.endpoints[0], version, capabilities={"tasks": {"list": {}}})
+        assert "tasks" not in (await client.initialize())["result"]["capabilities"]
+        listed = (await client.result("tools/list"))["tools"]
+        assert [one["name"] for one in listed] == ["alpha__optional", "alpha__forbidden"]
+        assert not any("execution" in one for one in listed)
+        called = await client.result("tools/call", {"name": "alpha__optional", "task": {"ttl": 5}})
+        assert json.loads(called["content"][0]["text"])["tool"] == "optional"
+        assert (await client.error("tools/call", {"name": "alpha__required"}))["code"] == -32602
+        for method in ("tasks/get", "tasks/result", "tasks/cancel", "tasks/list"):
+            assert (await client.error(method, {"taskId": "t"}))["code"] == -32601
+        assert not any("task" in call.params for call in tasker.seen("tools/call"))
+
+
+async def test_a_task_that_nobody_asked_for_is_no_result(tasker):
+    """It would look like a tool that had nothing to say; what is told of it reaches nobody (T-21)."""
+    made = {"taskId": "t", "status": "working", "createdAt": "now", "lastUpdatedAt": "now", "ttl": None}
+
+    async def talk(call):
+        await call.notify("notifications/tasks/status", **made)
+        related = {"io.modelcontextprotocol/related-task": {"taskId": "t"}}
+        return {**text("done"), "_meta": {**related, "v/x": 1}}
+
+    async with running({"alpha": tasker}) as gateway, LegacyClient(gateway.addresses.endpoints[0]) as client:
+        tasker.on("tools/call", result({"task": made, "resultType": None}))
+        assert (await gateway.ask("tools/call", {"name": "alpha__optional"})).code == -32603
+        assert (await client.error("tools/call", {"name": "alpha__optional"}))["code"] == -32603
+        tasker.on("tools/call", streamed(talk))
+        called = await gateway.ask("tools/call", {"name": "alpha__optional"}, meta={"progressToken": 1})
+        assert called.notices == []
+        assert "io.modelcontextprotocol/related-task" not in called.result["_meta"]
+        assert called.result["_meta"]["v/x"] == 1

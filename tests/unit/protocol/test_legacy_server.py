@@ -190,6 +190,14 @@ def test_tools_keep_what_holds_and_lose_what_does_not() -> None:
     assert c == {"name": "c", "inputSchema": {}}
 
 
+def test_a_task_is_no_result_of_a_call() -> None:
+    """Nobody asked for one; without it the result would say nothing, which a tool may (T-18)."""
+    with pytest.raises(Malformed, match="a task"):
+        legacy_server.worded("tools/call", dumped({"task": {"taskId": "t"}}))
+    for result in ({}, {"task": None}, {"task": {}, "content": []}):
+        assert legacy_server.worded("tools/call", dumped(result))
+
+
 def test_only_versions_spoken_here_are_looked_at() -> None:
     """In the newest first."""
     data = dumped({"supported": ["2024-11-05", "2025-06-18", "9", None]})
