@@ -946,7 +946,7 @@ async def test_only_what_was_declared_is_asked_for():
 COMPLETE = {"ref": {"type": "ref/prompt", "name": "gamma__p"}, "argument": {"name": "x", "value": "v"}}
 
 
-# Tasks of revision 2025-11-25 (T-18, T-20, T-21)
+# Tasks of revision 2025-11-25 (T-18, T-19, T-21)
 
 OLD_TASKS = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 SUPPORTS = ("required", "optional", "forbidden")
