@@ -10,7 +10,7 @@ PUBLISHED := .published
 PYPI_SERVERS := 2026.10.19
 NPM_SERVERS := 2026.8.31
 
-.PHONY: help demo test lint check conformance bench published published-time clean
+.PHONY: help demo test lint check conformance compatibility bench published published-time clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make check        lint and test"
 	@echo "make conformance  run the official conformance suite against the gateway"
 	@echo "make published    install the published servers that the tests run, from PyPI and npm"
+	@echo "make compatibility  try every client with every server, and write docs/compatibility.md"
 	@echo "make bench        measure the gateway beside a bare handler and a bare forwarder"
 	@echo "make clean        remove the venv and all that was built"
 
@@ -41,6 +42,9 @@ check: lint test
 
 conformance: $(VENV)/.dev $(NODE)/.conformance-$(CONFORMANCE) $(PUBLISHED)/.npm-$(NPM_SERVERS)
 	$(BIN)/python -m tests.conformance.run --node $(NODE) $(ARGS)
+
+compatibility: $(VENV)/.dev
+	$(BIN)/python -m tests.matrix.page
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)
