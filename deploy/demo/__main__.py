@@ -1,4 +1,7 @@
-"""Runs the demo: both upstreams and the gateway as child processes, until Ctrl-C."""
+"""Runs the demo: two upstreams and the gateway as child processes, until Ctrl-C.
+
+A third upstream is a program that the gateway starts itself, where it was installed.
+"""
 
 import argparse
 import os
@@ -18,7 +21,7 @@ from typing import IO
 from deploy.demo.tour import tour
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30
+START_SECONDS = 40
 STOP_SECONDS = 15
 
 # Whatever proxy the environment names, loopback is reached directly.
@@ -141,27 +144,42 @@ def start_server(name: str, port: int) -> Child:
     return start(label, {f"{name}-port": port}, f"deploy.demo.{name}", "--port", str(port))
 
 
-def start_gateway(ports: dict[str, int], endpoint: str, admin: str) -> Child:
+def time_server(published: Path) -> Path | None:
+    """Return the Python that has mcp-server-time, None where it was not installed."""
+    folder = published.resolve() / "venv" / "bin"
+    return folder / "python" if (folder / "mcp-server-time").exists() else None
+
+
+def start_gateway(ports: dict[str, int], endpoint: str, admin: str, time_python: Path | None) -> Child:
     variables = {f"DEMO_{option.upper().replace('-', '_')}": str(port) for option, port in ports.items()}
+    config = "demo-offline.yaml"
+    if time_python is not None:
+        config = "demo.yaml"
+        variables["DEMO_TIME_PYTHON"] = str(time_python)
     return start(
         f"the gateway at {endpoint}",
         {option: ports[option] for option in ("port", "admin-port")},
-        *("gateway", "serve", "--json", "--config", str(ROOT / "config" / "demo.yaml")),
+        *("gateway", "serve", "--json", "--config", str(ROOT / "config" / config)),
         ready=partial(answers, f"{admin}/readyz"),
         env=variables,
     )
 
 
-def run(ports: dict[str, int], stop: threading.Event) -> None:
+def run(ports: dict[str, int], published: Path, stop: threading.Event) -> None:
     endpoint, admin = f"http://127.0.0.1:{ports['port']}/mcp", f"http://127.0.0.1:{ports['admin-port']}"
     check_free(ports)
+    time_python = time_server(published)
     starts = [
         partial(start_server, "notes", ports["notes-port"]),
         partial(start_server, "clock", ports["clock-port"]),
-        partial(start_gateway, ports, endpoint, admin),
+        partial(start_gateway, ports, endpoint, admin, time_python),
     ]
     children: list[Child] = []
-    print("Starting two MCP servers and the gateway", flush=True)
+    print("Starting two MCP servers and the gateway", end="", flush=True)
+    if time_python is not None:
+        print(", which starts a third one", flush=True)
+    else:
+        print("\n  The third one, mcp-server-time, is not installed: PyPI could not be reached", flush=True)
     try:
         # One after the other: of two demos started at once, the one that has the first port has them all.
         for start_next in starts:
@@ -169,7 +187,10 @@ def run(ports: dict[str, int], stop: threading.Event) -> None:
                 children.append(start_next())
                 wait_ready(children[-1], stop)
         if not stop.is_set():
-            print(f"\n# Try in a second terminal:\n\n{tour(endpoint, admin)}\n", flush=True)
+            print(
+                f"\n# Try in a second terminal:\n\n{tour(endpoint, admin, third=time_python is not None)}\n",
+                flush=True,
+            )
             print("# Ctrl-C stops the demo.\n", flush=True)
             watch(children, stop)
     finally:
@@ -184,28 +205,33 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def read_ports() -> dict[str, int]:
-    """Return the port of every option; ends the program with 2 where they cannot be right."""
+def read_options() -> tuple[dict[str, int], Path]:
+    """Return every option's port and the published servers' folder; ends with 2 for wrong ports."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--port", type=port_number, default=8080, help="of the gateway's endpoint")
     parser.add_argument("--admin-port", type=port_number, default=9090, help="of health, status and metrics")
     parser.add_argument("--notes-port", type=port_number, default=9101)
     parser.add_argument("--clock-port", type=port_number, default=9102)
-    ports = {name.replace("_", "-"): port for name, port in vars(parser.parse_args()).items()}
+    parser.add_argument(
+        "--published", type=Path, default=ROOT / ".published", help="where mcp-server-time is installed"
+    )
+    options = vars(parser.parse_args())
+    published = options.pop("published")
+    ports = {name.replace("_", "-"): port for name, port in options.items()}
     owners: dict[int, str] = {}
     for option, port in ports.items():
         if owners.setdefault(port, option) != option:
             parser.error(f"--{owners[port]} and --{option} are both {port}; each needs a port of its own")
-    return ports
+    return ports, published
 
 
 def main() -> int:
-    ports = read_ports()
+    ports, published = read_options()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        run(ports, stop)
+        run(ports, published, stop)
     except Failed as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -52,6 +52,32 @@ def quote(text: str) -> str:
     return re.sub(r"\$(\w+)", r"'$\1'", shlex.quote(text))
 
 
+def older(endpoint: str, tool: str, arguments: dict[str, object]) -> str:
+    """Return what a client of 2025-11-25 does: shake hands, keep the session's id, call."""
+
+    def post(message: dict[str, object], *more: str) -> str:
+        body = quote(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")))
+        headers = ["content-type: application/json", "accept: application/json, text/event-stream", *more]
+        lines = [f"{CURL} -sS {endpoint}", *(f"-H {quote(header)}" for header in headers), f"-d {body}"]
+        return " \\\n  ".join(lines)
+
+    session = ("mcp-session-id: $session", "mcp-protocol-version: 2025-11-25")
+    able = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "curl", "version": "8"},
+    }
+    greeting = post({"id": 1, "method": "initialize", "params": able}).replace("-sS", "-sS -D -", 1)
+    return (
+        f"answer=$({greeting})\nprintf '%s\\n' \"$answer\"\n"
+        "session=$(printf '%s' \"$answer\" | tr -d '\\r' | grep -i '^mcp-session-id:' | cut -d' ' -f2)\n"
+        + post({"method": "notifications/initialized"}, *session)
+        + "\n"
+        + post({"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}, *session)
+        + "; echo"
+    )
+
+
 def kept(command: str, member: str, variable: str) -> str:
     """Return a command whose answer is shown, and one of its members kept in a variable."""
     return (
@@ -73,8 +99,8 @@ def twice(command: str) -> str:
     return f"for i in 1 2; do\n{command} |\n  grep -o '\"ttlMs\":[0-9]*'; sleep 1\ndone"
 
 
-def tour(endpoint: str, admin: str) -> str:
-    """Return the whole script."""
+def tour(endpoint: str, admin: str, *, third: bool) -> str:
+    """Return the whole script, with what the third server does where it is there."""
 
     def call(tool: str, arguments: dict[str, object], token: str | None = None) -> str:
         params: dict[str, object] = {"name": tool, "arguments": arguments}
@@ -94,9 +120,24 @@ def tour(endpoint: str, admin: str) -> str:
     listen = request(endpoint, "subscriptions/listen", {"notifications": changes}, flags="-sN --max-time 5")
     poll = request(endpoint, "tasks/get", {"taskId": "$task"}, name="$task", meta=TASKS)
 
+    conversion: dict[str, object] = {
+        "source_timezone": "Europe/Berlin",
+        "time": "12:00",
+        "target_timezone": "Asia/Tokyo",
+    }
+    published = [
+        (
+            "A published server, a program behind the gateway, called by a modern client",
+            call("time__convert_time", conversion),
+        ),
+        (
+            "The same by a client of 2025-11-25, which shakes hands first",
+            older(endpoint, "time__convert_time", conversion),
+        ),
+    ]
     steps = [
         (
-            "The tools of both servers in one list; ttlMs says how long it stays fresh",
+            "The tools of all servers in one list; ttlMs says how long it stays fresh",
             request(endpoint, "tools/list"),
         ),
         ("A call, routed by its prefix", call("clock__current_time", {"zone": "Europe/Berlin"})),
@@ -133,6 +174,7 @@ def tour(endpoint: str, admin: str) -> str:
             )
             + f"\nfor i in 1 2 3 4; do\n{poll}; sleep 1\ndone",
         ),
+        *(published if third else []),
         ("What the gateway did", f"{CURL} -sS {admin}/metrics | grep '^mcp_gateway_cache_lookup'"),
         ("How the upstreams are", f"{CURL} -sS {admin}/status.json"),
     ]

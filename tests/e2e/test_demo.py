@@ -19,7 +19,9 @@ import pytest
 from mcp import Client
 
 from deploy.demo.__main__ import Failed, start_server, stop_all, wait_ready
+from tests.support.kin import alive, family
 from tests.support.processes import ROOT, Program, free_port, start, wait_for
+from tests.support.published import python_server
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -39,10 +41,21 @@ class Demo:
     ports: list[int]
 
 
-def launch(ports: list[int], **options: int | None) -> Program:
+def launch(ports: list[int], *more: str, **options: int | None) -> Program:
     """Start the launcher on these ports, where the environment names a proxy that leads nowhere."""
     arguments = [text for pair in zip(OPTIONS, map(str, ports), strict=True) for text in pair]
-    return start("deploy.demo", *arguments, env=BEHIND_A_PROXY, **options)
+    return start("deploy.demo", *arguments, *more, env=BEHIND_A_PROXY, **options)
+
+
+def told(program: Program) -> str:
+    """Return what the launcher prints until it says how to stop."""
+    assert program.process.stdout is not None
+    lines = []
+    for line in program.process.stdout:
+        if line.startswith("# Ctrl-C"):
+            break
+        lines.append(line)
+    return "".join(lines)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +65,9 @@ def demo() -> Iterator[Demo]:
     program = launch(ports, stdout=subprocess.PIPE)
     assert program.process.stdout is not None
     try:
-        lines = []
-        for line in program.process.stdout:
-            if line.startswith("# Ctrl-C"):
-                break
-            lines.append(line)
-        script = "".join(lines).partition("# Try in a second terminal:")[2]
-        assert script, f"{''.join(lines)}\n{program.written()}"
+        printed = told(program)
+        script = printed.partition("# Try in a second terminal:")[2]
+        assert script, f"{printed}\n{program.written()}"
         yield Demo(program, script, f"http://127.0.0.1:{ports[0]}/mcp", ports)
     finally:
         program.process.stdout.close()
@@ -81,6 +90,7 @@ def run_script(script: str) -> str:
 
 def test_every_command_works_as_printed(demo: Demo) -> None:
     """All of it is one shell script; its answers are the ones promised."""
+    python_server("mcp_server_time")  # raises where it is not installed, and how it would be
     output = run_script(demo.script)
     assert '"notes__add_note"' in output
     assert '"clock__current_time"' in output
@@ -98,7 +108,28 @@ def test_every_command_works_as_printed(demo: Demo) -> None:
     zones, zones_later, index, index_later = map(int, re.findall(r'^"ttlMs":(\d+)$', output, re.MULTILINE))
     assert 86_400_000 >= zones > zones_later
     assert 10_000 >= index > index_later
-    assert {"notes", "clock"} <= set(re.findall(r'"(notes|clock)"', output.splitlines()[-1]))
+    # The published program: listed, and called by a client of either era.
+    assert '"time__convert_time"' in output
+    assert len(re.findall(r"T(?:19|20):00:00\+09:00", output)) >= 2
+    assert '"protocolVersion":"2025-11-25"' in output
+    statuses = set(re.findall(r'"(notes|clock|time)"', output.splitlines()[-1]))
+    assert statuses == {"notes", "clock", "time"}
+
+
+def test_without_the_registry_it_goes_on_with_two_servers(tmp_path: Path) -> None:
+    """It says so, and its tour asks nothing of the third."""
+    program = launch([free_port() for _ in range(4)], "--published", str(tmp_path), stdout=subprocess.PIPE)
+    assert program.process.stdout is not None
+    try:
+        printed = told(program)
+        assert "mcp-server-time, is not installed: PyPI could not be reached" in printed
+        assert "clock__current_time" in printed
+        assert "time__convert_time" not in printed
+        program.process.send_signal(signal.SIGINT)
+        assert program.wait(15) == 0
+    finally:
+        program.process.stdout.close()
+        program.close()
 
 
 async def test_the_tool_list_changes_while_a_timer_runs(demo: Demo) -> None:
@@ -202,10 +233,16 @@ def test_the_printed_bodies_are_json(demo: Demo) -> None:
 
 
 def test_ctrl_c_stops_everything(demo: Demo) -> None:
-    """Exit code 0, and all four ports are free again."""
+    """Exit code 0, all four ports are free again, and of all the processes below it none is left."""
+    children = family(demo.program.process.pid)
+    assert len(children) >= 3
     before = time.monotonic()
     demo.program.process.send_signal(signal.SIGINT)
     assert demo.program.wait(15) == 0
     assert time.monotonic() - before < 10
     for port in demo.ports:
         socket.create_server(("127.0.0.1", port)).close()
+    give_up = time.monotonic() + 10
+    while left := [child for child in children if alive(child)]:
+        assert time.monotonic() < give_up, f"still running: {left}"
+        time.sleep(0.05)

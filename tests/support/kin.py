@@ -46,6 +46,35 @@ def zombies() -> list[int]:
     return found
 
 
+def family(pid: int) -> set[tuple[int, str]]:
+    """Return every living process below this one, as its id and when it started."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            state, parent, *more = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if state != "Z":
+            parents.setdefault(int(parent), []).append((int(process.name), more[17]))
+    found, below = set(), parents.get(pid, [])
+    while below:
+        found.update(below)
+        below = [child for one, _ in below for child in parents.get(one, [])]
+    return found
+
+
+def alive(process: tuple[int, str]) -> bool:
+    """Whether a process of a family still runs."""
+    pid, since = process
+    try:
+        state, *more = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state != "Z" and more[18] == since
+
+
 async def none_left(text: str, within: float = 15.0) -> None:
     """Return once no process with the mark is left; what ends by itself sends no event to wait for."""
     give_up = time.monotonic() + within
