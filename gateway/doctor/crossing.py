@@ -116,12 +116,28 @@ def blocked(spoken: Spoken, served: tuple[str, ...] = SERVED_VERSIONS) -> Iterat
             "it declares no resources.subscribe",
             "let the server declare it; until then clients have to read again",
         )
+    if spoken.settings.command is not None and spoken.settings.apart != "shared":
+        yield from _of_own_processes(spoken)
     yield from _of_questions(spoken, served)
     if legacy and offers(spoken.capabilities, "tasks"):
         yield Blocked(
             "its tasks",
             f"those of {spoken.version} are not those of {MODERN_VERSION}: a call is answered at its end",
             f"bring the server to {MODERN_VERSION}, or raise {place}.max_timeout for calls that take long",
+        )
+
+
+def _of_own_processes(spoken: Spoken) -> Iterator[Blocked]:
+    """Yield what is not heard of the processes that callers have to themselves, as nobody listens there."""
+    heard = spoken.era == "legacy"  # such a server says without being asked that its lists changed
+    lists = [] if heard else list(spoken.tells)
+    unheard = [f"changes of its {_joined(lists)}"] if lists else []
+    unheard += ["updates of single resources"] if spoken.updates else []
+    if unheard:
+        yield Blocked(
+            f"{', and '.join(unheard)} in a caller's own process",
+            "the gateway listens in the process that serves everybody else",
+            f"have clients read again, or set upstreams.{spoken.name}.isolation: shared",
         )
 
 

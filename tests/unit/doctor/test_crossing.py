@@ -86,6 +86,19 @@ def test_changes_that_nobody_tells_of_are_named() -> None:
     assert "changes" not in whats(silent)
 
 
+@pytest.mark.parametrize("isolation", ["caller", "session"])
+def test_what_is_not_heard_of_a_callers_own_process_is_named(isolation: str) -> None:
+    """Nobody subscribes there; an older program says all the same that its lists changed."""
+    old = barriers(spoken("2025-11-25", command="x", isolation=isolation))
+    assert "updates of single resources in a caller's own process" in old
+    new = barriers(spoken("2026-07-28", command="x", isolation=isolation))
+    [both] = [each for each in new if each.endswith(" in a caller's own process")]
+    assert both.startswith("changes of its tools, prompts and resources, and updates of single resources")
+    shared = barriers(spoken("2025-11-25", command="x", isolation="shared"))
+    over_http = barriers(spoken("2025-11-25", isolation=isolation))
+    assert not [each for each in {**shared, **over_http} if "own process" in each]
+
+
 @pytest.mark.parametrize(
     ("version", "pages", "audio"),
     [("2025-11-25", False, False), ("2025-06-18", True, False), ("2024-11-05", True, True)],
