@@ -50,8 +50,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)
 
 published: published-time $(PUBLISHED)/.git-$(PYPI_SERVERS) $(PUBLISHED)/.npm-$(NPM_SERVERS)
+	@:
 
 published-time: $(PUBLISHED)/.time-$(PYPI_SERVERS)
+	@:
 
 clean:
 	rm -rf $(VENV) $(NODE) $(PUBLISHED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -109,8 +109,16 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
 
 def _serve(arguments: argparse.Namespace, app: App | None) -> int:
     warnings: list[str] = []
+    places = {"listen": arguments.listen, "admin": arguments.admin}
+    instead = {key: place for key, place in places.items() if place is not None}
+    for key, place in instead.items():
+        try:
+            if (key, place) != ("admin", "off"):
+                parse_address(place)
+        except ValueError as error:
+            return _complain(f"--{key}: {error}", f"use --{key} 127.0.0.1:8081", code=WRONG)
     try:
-        settings = _load(arguments, warn=warnings.append)
+        settings = _load(arguments, instead=instead, warn=warnings.append)
     except ConfigError:
         for warning in warnings:
             _warn(warning)
@@ -470,8 +478,14 @@ def _file_of(arguments: argparse.Namespace) -> str:
     return next((name for name in named if name), "")
 
 
-def _load(arguments: argparse.Namespace, *, warn: Callable[[str], None] | None = None) -> Config:
-    return config.load_file(arguments.config or arguments.file, warn=warn or _warn)
+def _load(
+    arguments: argparse.Namespace,
+    *,
+    instead: Mapping[str, str] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Config:
+    file = arguments.config or arguments.file
+    return config.load_file(file, instead=instead or {}, warn=warn or _warn)
 
 
 def _app() -> App:
@@ -541,6 +555,12 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start the gateway and serve until a signal stops it")
     _add_config(serve)
     serve.add_argument("--json", action="store_true", help="say where it listens as one line of JSON")
+    serve.add_argument(
+        "--listen", metavar="HOST:PORT", help="where endpoints are served, whatever the file says"
+    )
+    serve.add_argument(
+        "--admin", metavar="HOST:PORT", help='where operators ask, whatever the file says; or "off"'
+    )
 
     stdio = commands.add_parser("stdio", help="serve one client over stdin and stdout; listens nowhere")
     _add_config(stdio)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -659,9 +660,15 @@ _LATER: Mapping[tuple[str, ...], str] = {
 }
 
 
-def load_file(path: str | Path, *, warn: Callable[[str], None] = lambda _: None) -> Config:
+def load_file(
+    path: str | Path,
+    *,
+    instead: Mapping[str, str] = MappingProxyType({}),
+    warn: Callable[[str], None] = lambda _: None,
+) -> Config:
     """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
-    return load(_text_in(path), file=str(path), folder=Path(path).absolute().parent, warn=warn)
+    folder = Path(path).absolute().parent
+    return load(_text_in(path), file=str(path), folder=folder, instead=instead, warn=warn)
 
 
 def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str, str] = os.environ) -> Draft:
@@ -709,11 +716,13 @@ def load(
     file: str = "config",
     folder: Path = Path(),
     env: Mapping[str, str] = os.environ,
+    instead: Mapping[str, str] = MappingProxyType({}),
     warn: Callable[[str], None] = lambda _: None,
 ) -> Config:
     """Return the configuration that a YAML text or an editor's mcpServers file holds.
 
-    `file` is what messages call it, `folder` where its relative paths start. Raises ConfigError with all
+    `file` is what messages call it, `folder` where its relative paths start, `instead` holds values of the
+    command line, which come before the file's. Raises ConfigError with all
     problems at once; `warn` is handed what is allowed but worth a second look.
     """
     document = read(text, file=file, env=env, verbatim=mcp_servers.is_bare)
@@ -723,6 +732,7 @@ def load(
     if not isinstance(data, dict):
         raise ConfigError([Problem(file, 1, "", "expected a mapping of keys such as `upstreams`")])
     data.pop("$schema", None)
+    data.update(instead)
     config = None
     try:
         config = Config.model_validate(data, context=FromFile(folder))

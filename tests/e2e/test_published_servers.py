@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e import test_dialogue
 from tests.support.kin import MARK, mark, marked, none_left
-from tests.support.processes import RunningGateway, gateway
+from tests.support.processes import RunningGateway, free_port, gateway, start, wait_for
 from tests.support.published import NotInstalled, everything_over, node_server, python_server
 
 pytestmark = pytest.mark.timeout(120)  # a dozen programs start on what may be a slow machine
@@ -240,8 +240,41 @@ async def test_an_older_client_is_told_what_is_logged(house: House, wire: str) -
         assert "Stopped simulated" in stopped
 
 
+async def test_a_file_as_people_have_it_is_served(tmp_path: Path) -> None:
+    """`serve mcp.json`: its programs run while the gateway does, and not a moment longer."""
+    kin = mark()
+    try:
+        time, files = python_server("mcp_server_time"), node_server("server-filesystem", str(tmp_path))
+    except NotInstalled as error:
+        pytest.fail(str(error))
+    servers = {
+        "time": {"command": time[0], "args": time[1:], "env": {MARK: kin, "TZ": "Europe/Berlin"}},
+        "files": {"type": "stdio", "command": files[0], "args": files[1:], "env": {MARK: kin}},
+    }
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    port, admin = free_port(), free_port()
+    assert marked(kin) == []
+    options = ("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
+    program = start("gateway", "serve", str(file), *options)
+    try:
+        wait_for(f"http://127.0.0.1:{admin}/readyz", program, timeout=60)
+        for mode in ERAS.values():
+            endpoint = f"http://127.0.0.1:{port}/mcp"
+            async with Client(endpoint, mode=mode, cache=None, read_timeout_seconds=60) as session:
+                now = await session.call_tool("time__get_current_time", {"timezone": "Asia/Tokyo"})
+                assert "+09:00" in said(now)
+                listed = await session.call_tool("files__list_directory", {"path": str(tmp_path)})
+                assert "mcp.json" in said(listed)
+        assert len(marked(kin)) == 4  # each program and its keeper
+    finally:
+        program.close()
+    await none_left(kin)
+    assert program.process.returncode == 0
+
+
 async def test_no_program_outlives_the_gateway(house: House) -> None:
     """The last test of this file: callers' own processes end, too, beside the four that everybody shares."""
-    assert len(marked(house.kin)) >= 4
+    assert len(marked(house.kin)) >= 8  # each with its keeper
     house.gateway.program.close()
     await none_left(house.kin)

@@ -35,6 +35,7 @@ class ScriptedApp:
         self.problems = problems
         self.asked: list[str] = []
         self.warnings: tuple[str, ...] = ()
+        self.config: Config | None = None
 
     def serve(
         self,
@@ -43,7 +44,7 @@ class ScriptedApp:
         ready: Callable[[Addresses], None] | None = None,
         warnings: Sequence[str] = (),
     ) -> int:
-        self.warnings = tuple(warnings)
+        self.config, self.warnings = config, tuple(warnings)
         if self.error:
             raise self.error
         assert ready is not None
@@ -176,6 +177,20 @@ def test_serve_tells_programs_in_one_line(good: str, capsys: pytest.CaptureFixtu
         "admin": "http://127.0.0.1:4712",
         "upstreams": ["time", "gh"],
     }
+
+
+def test_serve_listens_where_it_is_told_whatever_the_file_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A servers file says nothing of it; what is told is judged as if it stood there."""
+    path, app = tmp_path / "mcp.json", ScriptedApp()
+    path.write_text('{"mcpServers": {"a": {"url": "http://a/mcp"}}}')
+    assert main(["serve", str(path), "--listen", "0.0.0.0:81", "--admin", "off"], app=app) == 0
+    assert app.config is not None
+    assert (app.config.listen, app.config.admin) == ("0.0.0.0:81", "off")
+    assert any("answers to any Host header" in warning for warning in app.warnings)
+    assert main(["serve", str(path), "--listen", "nowhere"], app=app) == 2
+    assert "--listen: expected host:port" in capsys.readouterr().err
 
 
 def test_serve_hands_warnings_to_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
