@@ -159,6 +159,7 @@ def build(
         clock=clock,
         pace=pace,
         parked=parked,
+        bus=None if shared is None else shared.bus,
     )
     sessions = Sessions(
         config,
@@ -168,6 +169,7 @@ def build(
         bus=LocalBus() if shared is None else shared.bus,
         now=wall_clock,
     )
+    parked.on_completed = sessions.completed
     upstream_settings = _settings(config, seal)
     catalogue = Catalogue(config, pool, cache, metrics, upstream_settings, clock=clock)
     following = _following(config, shared, seal, background, upstream_settings)

@@ -277,6 +277,15 @@ class Courier:
             if turn.upstream is not None:
                 self._give_up(turn.upstream, turn.call.params, principal)
 
+    def report(self, call: Call, principal: Principal, key: str, params: Members) -> None:
+        """Tell who asked something inside a call how far the client is with its answer (9.3)."""
+        with suppress(McpError):  # it is none of ours any more
+            turn = self._dialogue.resume(call, principal)
+            state = text_or_none(turn.call.params.get("requestState"))
+            if turn.upstream is not None and state is not None:
+                context = self._catalogue.context(principal)
+                self._pool.report(turn.upstream, state, context, key, params)
+
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""
         upstream = self._federation.carrier(call.method)

@@ -204,6 +204,16 @@ class Pipeline:
         """Let a call end that was answered with questions, as the client will not answer them."""
         self._courier.give_up(call, principal)
 
+    def report(self, call: Call, principal: Principal, key: str, params: Members) -> None:
+        """Pass on how far the client is with the answer to one question of those that a call leads to."""
+        self._courier.report(call, principal, key, params)
+
+    def note(self, notice: Notice, principal: Principal) -> None:
+        """Pass on what an older client tells of itself, to the older servers that it has sessions with."""
+        context = self._catalogue.context(principal)
+        for name in self._federation.namespaces:
+            self._pool.note(name, context, notice)
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Raise McpError unless an upstream tells of the updates of this resource, or may do so.
 

@@ -32,6 +32,7 @@ from gateway.protocol.call import (
     Call,
     Challenge,
     Emit,
+    Notice,
     Partition,
     Principal,
     Reuse,
@@ -93,6 +94,14 @@ class Pipeline(Protocol):
 
     def give_up(self, call: Call, principal: Principal) -> None:
         """Let a call end that was answered with questions, as the client will not answer them."""
+        ...
+
+    def report(self, call: Call, principal: Principal, key: str, params: Mapping[str, Json]) -> None:
+        """Tell who asked something in a call, of which this is the retry, how far the answer is."""
+        ...
+
+    def note(self, notice: Notice, principal: Principal) -> None:
+        """Tell servers what a client tells of itself."""
         ...
 
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:

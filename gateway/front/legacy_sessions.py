@@ -10,14 +10,16 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from typing import TypeAlias
 
 import msgspec
 
 from gateway import config
 from gateway.front.legacy_stream import Stream
+from gateway.protocol import legacy_answers
 from gateway.protocol.call import LOG_LEVELS, Partition, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, Json, McpError, text_or_none
 from gateway.protocol.legacy_client import Answered, Handshake
@@ -39,6 +41,9 @@ _END = "legacy end"
 _ANSWER = "legacy answer"
 _REFRESH = "legacy refresh"
 _REPLACE = "legacy replace"
+_REPORT = "legacy report"
+_PAGE = "legacy page"
+_COMPLETED = "legacy completed"
 
 _ENDED = b"ended"
 _RANDOM = 16
@@ -46,6 +51,9 @@ _PATIENCE = 5.0
 """Seconds that another replica may take to see to its stream, or to take an answer."""
 _MOST_STREAMS = 64
 """More replicas than this do not hold streams of one session at once."""
+
+
+Report: TypeAlias = Callable[[Mapping[str, Json]], None]
 
 
 class TooMany(Exception):
@@ -98,6 +106,7 @@ class Session:
         "level",
         "principal",
         "questions",
+        "reports",
         "running",
         "seen",
         "stream",
@@ -116,6 +125,8 @@ class Session:
         self.running: dict[bytes, Work] = {}
         self.questions: dict[str, asyncio.Future[Answered]] = {}
         """What the client was asked here and has not answered yet."""
+        self.reports: dict[str, Report] = {}
+        """Who wants to hear how far it is with which of the answers."""
         self.stream: Stream | None = None
 
     def __repr__(self) -> str:
@@ -177,6 +188,8 @@ class Sessions:
         mailbox.serve(_ANSWER, self._take)
         mailbox.serve(_REFRESH, self._refresh)
         mailbox.serve(_REPLACE, self._replace)
+        mailbox.serve(_REPORT, self._hear_report)
+        mailbox.serve(_COMPLETED, self._hear_completed)
 
     def __repr__(self) -> str:
         busy = sum(session.busy for session in self._known.values())
@@ -405,32 +418,44 @@ class Sessions:
             session.stream.close()
         return b""
 
-    async def _ask(self, holder: str, subject: str, question: bytes) -> None:
+    async def _ask(self, holder: str, subject: str, question: bytes) -> bytes:
+        """Return what another replica says, nothing where it does not answer."""
         try:
-            await self._mailbox.ask(holder, subject, question, timeout=_PATIENCE)
+            return await self._mailbox.ask(holder, subject, question, timeout=_PATIENCE)
         except (Unreachable, TimeoutError) as error:
             log.debug("%s: another replica did not answer: %s", subject, error)
+            return b""
 
     # Questions to the client
 
-    def question(self, session: Session, ttl: float) -> tuple[str, "asyncio.Future[Answered]"]:
-        """Return the id for a question to the client, and what becomes its answer, wherever it is posted."""
+    def question(
+        self, session: Session, ttl: float, report: Report | None = None
+    ) -> tuple[str, "asyncio.Future[Answered]"]:
+        """Return the id for a question to the client, and what becomes its answer, wherever it is posted.
+
+        `report` is told how far the client is, as far as it tells.
+        """
         number = os.urandom(8).hex()
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         session.questions[number] = answer
-        answer.add_done_callback(lambda _: session.questions.pop(number, None))
+        if report is not None:
+            session.reports[number] = report
+
+        def answered(_: object) -> None:
+            session.questions.pop(number, None)
+            session.reports.pop(number, None)
+
+        answer.add_done_callback(answered)
         place = f"{self._mailbox.me} {number}".encode()
         return self._seal.seal(_QUESTION, place, bound_to=session.key.encode(), ttl=ttl), answer
 
     async def answer(self, session: Session, answered: Answered) -> None:
         """Hand an answer to whoever waits for it; one that nobody waits for is dropped (M-16)."""
-        try:
-            token = text_or_none(answered.id) or ""
-            opened = self._seal.open(_QUESTION, token, bound_to=session.key.encode())
-        except SealBroken:
+        place = self._asked_at(session, text_or_none(answered.id) or "")
+        if place is None:
             log.debug("dropped an answer to what was not asked in this session")
             return
-        holder, _, number = opened.decode().partition(" ")
+        holder, number = place
         if holder == self._mailbox.me:
             self._give(session.key, number, answered)
             return
@@ -454,6 +479,66 @@ class Sessions:
         waiting = None if session is None else session.questions.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answered)
+
+    def _asked_at(self, session: Session, id: str) -> tuple[str, str] | None:
+        """Return which replica asked the question with this id, and its number there."""
+        try:
+            opened = self._seal.open(_QUESTION, id, bound_to=session.key.encode())
+        except SealBroken:
+            return None
+        holder, _, number = opened.decode().partition(" ")
+        return holder, number
+
+    async def report(self, session: Session, id: str, params: Mapping[str, Json]) -> None:
+        """Hand on how far the client is with the answer to a question, if anybody wants to know."""
+        place = self._asked_at(session, id)
+        if place is None:
+            return
+        holder, number = place
+        if holder == self._mailbox.me:
+            self._reported(session.key, number, params)
+            return
+        said = {key: bytes(raw) for key, raw in params.items()}
+        await self._ask(holder, _REPORT, _pack((session.key, number, said)))
+
+    async def _hear_report(self, question: bytes, tell: Tell) -> bytes:
+        self._reported(*_unpack_report(question))
+        return b""
+
+    def _reported(self, key: str, number: str, params: Mapping[str, Json]) -> None:
+        session = self._known.get(key)
+        report = None if session is None else session.reports.get(number)
+        if report is not None:
+            report(params)
+
+    async def note_page(self, session: Session, key: str, id: str) -> None:
+        """Note under which id the client was sent to a page: whoever sent it may say when that is over."""
+        place = f"{session.key} {key}".encode()
+        with suppress(Unavailable):
+            await self._notebook.write(_PAGE, place, id.encode(), self._limits.session_idle)
+
+    async def completed(self, session: str, key: str) -> None:
+        """Tell a client, on its standing stream, that a page it was sent to has been dealt with (9.4)."""
+        place = f"{session} {key}".encode()
+        try:
+            id = await self._notebook.read(_PAGE, place)
+            if id is None or not await self._notebook.erase(_PAGE, place):
+                return
+        except Unavailable:
+            return
+        message = legacy_answers.completed(id.decode())
+        if self._show(session, message):
+            return
+        for holder, _ in await self._holders(session):
+            if holder != self._mailbox.me and await self._ask(holder, _COMPLETED, _pack((session, message))):
+                return
+
+    async def _hear_completed(self, question: bytes, tell: Tell) -> bytes:
+        return b"shown" if self._show(*_unpack_completed(question)) else b""
+
+    def _show(self, key: str, message: bytes) -> bool:
+        session = self._known.get(key)
+        return session is not None and session.stream is not None and session.stream.post(message)
 
     # Taking back
 
@@ -554,4 +639,6 @@ def _too_many_uris(setting: str) -> McpError:
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(_Claims).decode
 _unpack_reply = msgspec.msgpack.Decoder(_Reply).decode
+_unpack_report = msgspec.msgpack.Decoder(tuple[str, str, dict[str, bytes]]).decode
+_unpack_completed = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 _unpack_cancel = msgspec.msgpack.Decoder(tuple[str, bytes]).decode

@@ -7,6 +7,7 @@ is opened before the old one is closed, so that nothing is missed between them.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from gateway.protocol.call import MODERN_VERSION, Answer, Call, Notice, Principal, RequestMeta, Sink
@@ -115,6 +116,12 @@ class Stream:
         """Let it end."""
         self._closed = True
         self._wanted.set()
+
+    def post(self, message: bytes) -> bool:
+        """Send a message that is no change, if the client takes more now; whether it was sent."""
+        with suppress(ConnectionError):
+            return not self._closed and self._outlet.post(message)
+        return False
 
     async def refresh(self, within: float) -> None:
         """Return once the client hears of what is wanted now, or after so many seconds."""

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import os
 import random as chance
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -70,6 +71,14 @@ class Pipeline(Protocol):
 
     def give_up(self, call: Call, principal: Principal) -> None:
         """Let a call end that was answered with questions, as the client will not answer them."""
+        ...
+
+    def report(self, call: Call, principal: Principal, key: str, params: Mapping[str, Json]) -> None:
+        """Tell who asked something in a call, of which this is the retry, how far the answer is."""
+        ...
+
+    def note(self, notice: Notice, principal: Principal) -> None:
+        """Tell servers what a client tells of itself."""
         ...
 
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
@@ -184,11 +193,18 @@ class Talk:
             return Told(None, "cancelled")
 
     async def note(self, session: Session, noted: Noted) -> None:
-        """Take in a notification; all but one are none of an upstream's business."""
-        if noted.method == "notifications/cancelled":
-            id = legacy_client.cancelled_id(noted.params)
-            if id is not None:
-                await self._sessions.cancel(session, id)
+        """Take in a notification; those of no interest to anybody are dropped (9.3)."""
+        match noted.method:
+            case "notifications/cancelled":
+                id = legacy_client.cancelled_id(noted.params)
+                if id is not None:
+                    await self._sessions.cancel(session, id)
+            case "notifications/progress":
+                told = legacy_client.progress_of(noted.params)
+                if told is not None:
+                    await self._sessions.report(session, *told)
+            case "notifications/roots/list_changed":
+                self._pipeline.note(Notice(noted.method, {}), session.principal)
 
     async def answer(self, session: Session, answered: Answered) -> None:
         """Take in what the client answers to something it was asked."""
@@ -270,14 +286,15 @@ class Talk:
             if requests is None:
                 await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
             else:
-                params["inputResponses"] = join(await self._put(session, requests, outlet))
+                asking = msgspec.structs.replace(call, params=dict(params))
+                params["inputResponses"] = join(await self._put(session, asking, requests, outlet))
         except BaseException:
             # Also when the client took its call back: a server that waits would keep others waiting (M-22).
             self._pipeline.give_up(msgspec.structs.replace(call, params=params), session.principal)
             raise
         return msgspec.structs.replace(call, params=params)
 
-    async def _put(self, session: Session, requests: Members, outlet: Outlet) -> dict[str, Json]:
+    async def _put(self, session: Session, call: Call, requests: Members, outlet: Outlet) -> dict[str, Json]:
         """Put an upstream's questions to the client and return the answers; raises McpError."""
         wait = self._limits.input_wait
         questions = legacy_questions.questions(requests, session.held.dialect, _mint)
@@ -288,7 +305,12 @@ class Talk:
         asked: list[tuple[legacy_questions.Question, str, asyncio.Future[Answered]]] = []
         reason = "it is not needed any more"
         try:
-            asked += [(question, *self._sessions.question(session, wait)) for question in questions]
+            for question in questions:
+                if question.page is not None and legacy_questions.completes(question.key):
+                    await self._sessions.note_page(session, question.key, question.page)
+                report = partial(self._pipeline.report, call, session.principal, question.key)
+                wanted = legacy_questions.wants_progress(question.key)
+                asked.append((question, *self._sessions.question(session, wait, report if wanted else None)))
             for question, id, _ in asked:
                 await outlet.send(legacy_questions.request(id, question))
             try:

@@ -199,6 +199,11 @@ def _names_uri(data: Json | None) -> bool:
 # Notifications
 
 
+def completed(id: str) -> bytes:
+    """Return the message that tells of a page that it has been dealt with."""
+    return written(Notice("notifications/elicitation/complete", {"elicitationId": encode(id)}))
+
+
 def notice_of(notice: Notice) -> Notice:
     """Return a notification without what only a modern client is told (X-12)."""
     meta = notice.params.get("_meta")

@@ -47,6 +47,7 @@ from gateway.protocol.jsonrpc import (
     split,
     text_of,
     text_or_none,
+    value,
 )
 from gateway.protocol.methods import METHODS, UI
 from gateway.protocol.modern import check_params, drop_look_alikes, progress_token, vendor_meta
@@ -348,6 +349,28 @@ def cancelled_id(params: Json | None) -> bytes | None:
     """Return the id, as it was written, of the request that `notifications/cancelled` names."""
     raw = _object(params).get("requestId")
     return bytes(raw) if raw is not None and is_id(raw) else None
+
+
+def progress_of(params: Json | None) -> tuple[str, Mapping[str, Json]] | None:
+    """Return what is told of progress with the answer to a question, and the question's token.
+
+    None where it names no token of ours, or no progress.
+    """
+    members = dict(_object(params))
+    token = text_or_none(members.pop("progressToken", None))
+    members.pop("_meta", None)
+    if token is None or amount(members.get("progress")) is None:
+        return None
+    return token, members
+
+
+def amount(raw: Json | None) -> float | None:
+    """Return a number, None for anything else."""
+    try:
+        said = None if raw is None else value(raw)
+    except Malformed:
+        return None
+    return said if isinstance(said, int | float) and not isinstance(said, bool) else None
 
 
 def _object(raw: Json | None) -> Mapping[str, Json]:

@@ -4,11 +4,12 @@ A modern client is given all questions at once, and calls again; an older one is
 own while its call is waiting (M-15). What its revision cannot express fails the call (M-18).
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from gateway.protocol.call import HOP_META
+from gateway.protocol.call import HOP_META, META_PROGRESS_TOKEN
 from gateway.protocol.jsonrpc import (
     INTERNAL_ERROR,
     Json,
@@ -28,6 +29,7 @@ from gateway.protocol.legacy_answers import block_of, lacks
 from gateway.protocol.legacy_client import Answered, Dialect
 
 _CANCELLED = b'{"action":"cancel"}'
+_KEY = re.compile(r"q[0-9]+(-progress)?(-[0-9a-f]{32})?")
 
 
 class Question(Struct, frozen=True):
@@ -36,6 +38,29 @@ class Question(Struct, frozen=True):
     key: str
     method: str
     params: Json | None = None
+    page: str | None = None
+    """The id by which the client knows the page it is to open."""
+
+
+def key(number: int, *, progress: bool, page: str | None) -> str:
+    """Return the name under which a question of an older server's is put to an older client.
+
+    It says what else may be told about it, since nothing between the two has words for that: whether the
+    server wants to hear of progress, and, by something random, that it may say when a page is dealt with.
+    """
+    return f"q{number}{'-progress' if progress else ''}{'' if page is None else f'-{page}'}"
+
+
+def wants_progress(key: str) -> bool:
+    """Whether who asks under this name wants to hear how far the answer is."""
+    found = _KEY.fullmatch(key)
+    return found is not None and found[1] is not None
+
+
+def completes(key: str) -> bool:
+    """Whether who asks under this name may say that the page has been dealt with."""
+    found = _KEY.fullmatch(key)
+    return found is not None and found[2] is not None
 
 
 def asked(result: Members) -> Members | None:
@@ -55,14 +80,20 @@ def questions(requests: Members, dialect: Dialect, mint: Callable[[], str]) -> l
 
 
 def request(id: str, question: Question) -> bytes:
-    """Return the message that asks it."""
+    """Return the message that asks it; its id is the token for progress, too."""
+    params = question.params
+    if wants_progress(question.key):
+        said = dict(split(params or b"{}"))
+        meta = said.get("_meta")
+        before = split(meta) if meta is not None and is_object(meta) else {}
+        params = join({**said, "_meta": join({**before, META_PROGRESS_TOKEN: encode(id)})})
     members: dict[str, Json] = {
         "jsonrpc": b'"2.0"',
         "id": encode(id),
         "method": encode(question.method),
     }
-    if question.params is not None:
-        members["params"] = question.params
+    if params is not None:
+        members["params"] = params
     return join(members)
 
 
@@ -89,19 +120,20 @@ def _question(key: str, members: Mapping[str, Json], dialect: Dialect, mint: Cal
         return Question(key, method)
     params = split(_without_hops(raw))
     match method:
+        case "elicitation/create" if text_or_none(params.get("mode")) == "url" and "url" in dialect.modes:
+            page = mint()
+            return Question(key, method, join({**params, "elicitationId": encode(page)}), page)
         case "elicitation/create":
-            return Question(key, method, _elicitation(params, dialect, mint))
+            return Question(key, method, _elicitation(params, dialect))
         case "sampling/createMessage":
             return Question(key, method, _sampling(params, dialect))
     return Question(key, method, join(params))
 
 
-def _elicitation(params: Members, dialect: Dialect, mint: Callable[[], str]) -> bytes:
+def _elicitation(params: Members, dialect: Dialect) -> bytes:
     mode = text_or_none(params.get("mode")) or "form"
     if mode not in dialect.modes:
         raise lacks(f"elicitation.{mode}" if dialect.modes else "elicitation")
-    if mode == "url":
-        return join({**params, "elicitationId": encode(mint())})
     if dialect.choices:
         return join(params)
     kept = {name: raw for name, raw in params.items() if name != "mode"}

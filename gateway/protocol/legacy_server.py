@@ -50,6 +50,8 @@ SET_LEVEL = "logging/setLevel"
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
 CANCELLED = "notifications/cancelled"
 COMPLETED = "notifications/elicitation/complete"
+PROGRESS = "notifications/progress"
+ROOTS_CHANGED = "notifications/roots/list_changed"
 
 QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 """What a server may ask of its client while it works on a call."""
@@ -100,6 +102,10 @@ class Question(Struct, frozen=True):
     id: bytes
     method: str
     params: bytes | None
+    token: bytes | None = None
+    """By which it wants to be told of progress."""
+    page: str | None = None
+    """What it calls the page it wants opened."""
 
 
 # What is sent
@@ -260,14 +266,23 @@ def read_question(question: Incoming) -> Question:
     if id is None or is_null(id):
         raise Malformed("a request without an id")
     params = _params(question)
-    params.pop("elicitationId", None)
+    page = text_or_none(params.pop("elicitationId", None))
     params.pop("task", None)
     meta = params.pop("_meta", None)
+    token: Json | None = None
     if meta is not None and is_object(meta):
-        kept = {key: raw for key, raw in split(meta).items() if key not in HOP_META}
+        said = split(meta)
+        token = said.get(META_PROGRESS_TOKEN)
+        kept = {key: raw for key, raw in said.items() if key not in HOP_META}
         if kept:
             params["_meta"] = join(kept)
-    return Question(bytes(id), method, None if question.params is None else join(params))
+    return Question(
+        bytes(id),
+        method,
+        None if question.params is None else join(params),
+        None if token is None or is_null(token) else bytes(token),
+        page,
+    )
 
 
 def elicitations(error: McpError) -> list[Question]:
@@ -275,9 +290,9 @@ def elicitations(error: McpError) -> list[Question]:
     asked: list[Question] = []
     for raw in items(split(error.data or b"{}").get("elicitations") or b"[]"):
         members: dict[str, Json] = dict(split(raw))
-        members.pop("elicitationId", None)
+        page = text_or_none(members.pop("elicitationId", None))
         members["mode"] = b'"url"'
-        asked.append(Question(b"null", "elicitation/create", join(members)))
+        asked.append(Question(b"null", "elicitation/create", join(members), page=page))
     if not asked:
         raise Malformed("it names no page")
     return asked

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from gateway import config
-from gateway.protocol.call import Emit, Reason, Reply, Request, UpstreamName
+from gateway.protocol.call import Context, Emit, Notice, Reason, Reply, Request, UpstreamName
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from gateway.protocol.subscriptions import Wanted
 from gateway.upstream.failures import Failed, UpstreamError
@@ -46,6 +46,10 @@ class Speaker(Protocol):
     async def call(self, request: Request, emit: Emit | None = None) -> Reply: ...
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening: ...
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell the server something in this client's own sessions."""
+        ...
 
     def retire(self) -> None:
         """Leave nothing open for longer than what is under way lasts: from now on another one speaks."""
@@ -116,6 +120,11 @@ class HttpUpstream:
         """Return the subscription once it is open; raises as `call` does."""
         speaker = self._speaker or await self._found(request)
         return await speaker.listen(request, wanted)
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell an older server something; a modern one is told nothing but requests."""
+        if self._speaker is not None and not isinstance(self._speaker, ModernHttpUpstream):
+            self._speaker.note(context, notice)
 
     async def close(self) -> None:
         """End every session, then every connection."""

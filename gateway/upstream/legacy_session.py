@@ -9,12 +9,14 @@ come back with another request (M-19).
 import asyncio
 import itertools
 import logging
-from collections import deque
+import secrets
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Protocol
 
-from gateway.protocol import legacy_server
+from gateway.protocol import legacy_questions, legacy_server
 from gateway.protocol.call import (
     LOG_LEVELS,
     META_PROGRESS_TOKEN,
@@ -46,6 +48,7 @@ from gateway.protocol.jsonrpc import (
     text_or_none,
     value,
 )
+from gateway.protocol.legacy_client import amount
 from gateway.protocol.legacy_server import NOTHING, Greeting, Question
 from gateway.protocol.methods import METHODS
 from gateway.support.metrics import Metrics
@@ -66,7 +69,9 @@ _MOST_TOLD = 100
 """Messages on their way to the server at once that answer nothing it was asked for."""
 _MOST_QUESTIONS = 100
 """Questions of one call at once."""
-_OURS_TO_DROP = frozenset({legacy_server.COMPLETED, "notifications/tasks/status"})
+_MOST_PAGES = 100
+"""Pages of one session that users have yet to deal with, as far as anybody is told when they have."""
+_OURS_TO_DROP = frozenset({"notifications/tasks/status"})
 _CHANGES = frozenset({known.invalidated_by for known in METHODS.values() if known.invalidated_by is not None})
 
 
@@ -116,6 +121,8 @@ class Exchange:
         self.notices: deque[Notice] = deque()
         self.questions: dict[str, Question] = {}
         """What the server waits for, by the key the client was or will be given."""
+        self.reported: dict[str, float] = {}
+        """How far the answers are, by the same keys."""
         self.shown: set[str] = set()
         self.carrying: asyncio.Task[None] | None = None
         self.released = released
@@ -148,10 +155,21 @@ class Exchange:
         self._stir.set()
         return True
 
-    def asked(self, question: Question) -> None:
-        """Take a question of the server's."""
-        self.questions[f"q{next(self._keys)}"] = question
+    def asked(self, question: Question) -> str:
+        """Take a question of the server's, and return its key."""
+        key = self.mint(question)
+        self.questions[key] = question
         self._stir.set()
+        return key
+
+    def mint(self, question: Question) -> str:
+        """Return a key for a question; only to clients of older eras more can be told of it."""
+        older = bool(self.request.context.session)
+        return legacy_questions.key(
+            next(self._keys),
+            progress=older and question.token is not None,
+            page=secrets.token_hex(16) if older and question.page is not None else None,
+        )
 
     def taken_back(self, id: Json) -> bool:
         """Forget a question that the server does not want answered any more; whether it was one of this."""
@@ -235,6 +253,8 @@ class LegacySession:
         self._level: str | None = None
         self._levels = asyncio.Lock()
         self._turn = asyncio.Lock()
+        self._pages: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """The pages that users were sent to: whose session that was, and the question's key."""
         self._subscribed: dict[str, int] = {}
         self._subscribing = asyncio.Lock()
 
@@ -340,6 +360,26 @@ class LegacySession:
             except (McpError, Failed, TimeoutError) as error:
                 log.debug("upstream %s: a subscription stays: %s", self.name, error)
 
+    def note(self, notice: Notice) -> bool:
+        """Tell the server what its client has to tell; whether that is any of its business."""
+        roots = "roots" in split(self.capabilities)
+        if notice.method != legacy_server.ROOTS_CHANGED or not roots or self.greeting is None or self.ended:
+            return False
+        self._tell(notification_message(notice.method, {}))
+        return True
+
+    def report(self, exchange: Exchange, key: str, params: Mapping[str, Json]) -> None:
+        """Tell the server how far the client is with an answer, if it wants to know (E-33)."""
+        question = exchange.questions.get(key)
+        progress = amount(params.get("progress"))
+        if question is None or question.token is None or progress is None or self.ended:
+            return
+        if progress <= exchange.reported.get(key, -inf):
+            return
+        exchange.reported[key] = progress
+        told = {**params, META_PROGRESS_TOKEN: question.token}
+        self._tell(notification_message(legacy_server.PROGRESS, told))
+
     def fail(self, failure: BaseException) -> None:
         """Have all that is under way, and all that comes later, fail."""
         if self._failure is None:
@@ -436,12 +476,13 @@ class LegacySession:
             reply = exchange.raise_or_return()
             return Reply(legacy_server.worded(request.method, reply.result))
         except UpstreamError as error:
-            return self._instead_of(error, request)
+            return self._instead_of(error, exchange)
         except Malformed as error:
             raise Failed(self.name, Reason.PROTOCOL, f"in its result: {error}") from None
 
-    def _instead_of(self, error: UpstreamError, request: Request) -> Reply:
+    def _instead_of(self, error: UpstreamError, exchange: Exchange) -> Reply:
         """Return the pages that an error wants visited, as the question it is, or raise it (M-21)."""
+        request = exchange.request
         known = METHODS.get(request.method)
         wants_pages = error.code == LEGACY_URL_ELICITATION_REQUIRED and known is not None and known.may_ask
         if wants_pages and legacy_server.offers_pages(request.capabilities):
@@ -449,7 +490,9 @@ class LegacySession:
                 pages = legacy_server.elicitations(error)
             except Malformed as malformed:
                 raise Failed(self.name, Reason.PROTOCOL, f"in its error: {malformed}") from None
-            keyed = {f"q{number}": page for number, page in enumerate(pages[:_MOST_QUESTIONS], 1)}
+            keyed = {exchange.mint(page): page for page in pages[:_MOST_QUESTIONS]}
+            for key, page in keyed.items():
+                self._sent_to(page, key, request)
             return Reply(legacy_server.asking(keyed, None))
         if error.code in (HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION):
             # In these revisions the numbers are a server's own; what they mean by now it did not mean.
@@ -541,12 +584,31 @@ class LegacySession:
             self._dropped("request", f"{(message.method or '')[:80]}: {refused.message}")
             self._tell(legacy_server.refusal_message(id, refused.code, refused.message))
             return
-        exchange.asked(question)
+        self._sent_to(question, exchange.asked(question), exchange.request)
+
+    def _sent_to(self, question: Question, key: str, request: Request) -> None:
+        """Remember who is sent to a page, to tell when it has been dealt with."""
+        if question.page is None or not request.context.session:
+            return
+        self._pages[question.page] = (request.context.session, key)
+        self._pages.move_to_end(question.page)
+        if len(self._pages) > _MOST_PAGES:
+            self._pages.popitem(last=False)
+
+    def _completed(self, message: Incoming) -> None:
+        """Have the one client told that was sent to a page (9.5); a modern one learns of it by its retry."""
+        page = text_or_none(members_of(message.params).get("elicitationId"))
+        to = None if page is None else self._pages.pop(page, None)
+        if to is None or self._parked is None or not self._parked.completed(*to):
+            self._dropped("notification", "it is about a page that no older client was sent to")
 
     def _told(self, message: Incoming, of: int | None) -> None:
         method = message.method or ""
         if method == legacy_server.CANCELLED:
             self._taken_back(message)
+            return
+        if method == legacy_server.COMPLETED:
+            self._completed(message)
             return
         if method in _OURS_TO_DROP:
             self._dropped("notification", f"{method} has no counterpart")
@@ -657,6 +719,9 @@ class _Waiting:
 
     async def go_on(self, answers: Mapping[str, Json], emit: Emit | None) -> Reply:
         return await self._session.go_on(self._exchange, answers, emit)
+
+    def report(self, key: str, params: Mapping[str, Json]) -> None:
+        self._session.report(self._exchange, key, params)
 
     async def drop(self) -> None:
         self._session.drop(self._exchange)

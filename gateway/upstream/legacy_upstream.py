@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from gateway import config
 from gateway.protocol.call import (
     Challenge,
+    Context,
     Emit,
     Era,
+    Notice,
     Reason,
     Reply,
     Request,
@@ -34,7 +36,7 @@ from gateway.upstream.legacy_listening import Ears, LegacyListening
 from gateway.upstream.legacy_session import LegacySession, SessionGone
 from gateway.upstream.parked import Parked
 from gateway.upstream.probing import PROBE, PROBE_TIMEOUT, Discovered, Verdict, let_nobody_in
-from gateway.upstream.sessions import Key, Sessions, key_of
+from gateway.upstream.sessions import Key, Sessions, key_of, whose_of
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +170,11 @@ class LegacyUpstream:
             except SessionGone as gone:
                 self._forget(key, one, gone)
         raise Failed(self.name, Reason.STATUS, "it forgets each session at once")
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell the server something in this client's own sessions: those of all declare nothing."""
+        for one in self._sessions.of(whose_of(context, self._settings)):
+            one.session.note(notice)
 
     def retire(self) -> None:
         """End every session once it is idle: it is spoken to otherwise now. Listeners are lost at once."""

@@ -13,6 +13,7 @@ from gateway import config
 from gateway.protocol.call import (
     Challenge,
     Change,
+    Context,
     Emit,
     Era,
     Notice,
@@ -127,6 +128,10 @@ class Member:
         await self._upstream.close()
 
     # Calls
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell the server something, if it is one that can be told."""
+        self._upstream.note(context, notice)
 
     async def call(self, request: Request, emit: Emit | None) -> Reply:
         """Return the result within the limits, asking again where that is allowed."""

@@ -8,7 +8,7 @@ Whichever replica the retry comes to asks the one that holds the call. What a us
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _SUBJECT = "parked"
 _GIVEN_UP = "parked-given-up"
+_REPORT = "parked-report"
+_MOST_WORDS = 100
+"""Words on their way at once that nobody waits for; more are dropped."""
 _CLOSING = 2.0
 GONE = "the call that asked for this input is over, or none of yours"
 _MANY = {
@@ -62,6 +65,10 @@ class Suspended(Protocol):
 
         Raises what `Transport.call` does. Cancelling it cancels the call at the upstream (U-23).
         """
+        ...
+
+    def report(self, key: str, params: Mapping[str, Json]) -> None:
+        """Tell the upstream how far the client is with one of the answers; waits for nothing."""
         ...
 
     async def drop(self) -> None:
@@ -102,7 +109,11 @@ class Parked:
         self._entries: dict[str, _Entry] = {}
         self._metrics = metrics
         self._closed = False
+        self._words = 0
+        self.on_completed: Callable[[str, str], Awaitable[None]] | None = None
+        """Told by which session's client, under which key, a page was asked for that has been dealt with."""
         mailbox.serve(_SUBJECT, self._answer)
+        mailbox.serve(_REPORT, self._hear_report)
         mailbox.serve(_GIVEN_UP, self._abandon)
 
     def __repr__(self) -> str:
@@ -175,6 +186,21 @@ class Parked:
         with suppress(Unreachable, TimeoutError):  # it expires
             await self._mailbox.ask(address, _GIVEN_UP, question, timeout=_CLOSING)
 
+    def report(self, state: str, context: Context, key: str, params: Mapping[str, Json]) -> None:
+        """Pass on how far a client is with an answer, to wherever the call is held; it may get lost."""
+        address, _, name = state.partition(".")
+        if address == self._mailbox.me:
+            self._report(name, context, key, params)
+            return
+        said = {member: bytes(raw) for member, raw in params.items()}
+        question = _encode(_Report(name, context, key, said))
+        self._say(lambda: self._reported(address, question))
+
+    def completed(self, session: str, key: str) -> bool:
+        """Have a client told that a page has been dealt with; whether it may be."""
+        tell = self.on_completed
+        return tell is not None and self._say(lambda: tell(session, key))
+
     async def close(self) -> None:
         """Drop every call; whoever comes later is told that it is over."""
         self._closed = True
@@ -214,6 +240,35 @@ class Parked:
         self._let_go(asked.name, asked.context)
         return b""
 
+    async def _hear_report(self, question: bytes, tell: Tell) -> bytes:
+        said = _decode_report(question)
+        self._report(said.name, said.context, said.key, said.params)
+        return b""
+
+    def _report(self, name: str, context: Context, key: str, params: Mapping[str, Json]) -> None:
+        entry = self._entries.get(name)
+        if entry is not None and entry.context == context:
+            entry.suspended.report(key, params)
+
+    async def _reported(self, address: str, question: bytes) -> None:
+        with suppress(Unreachable, TimeoutError):
+            await self._mailbox.ask(address, _REPORT, question, timeout=_CLOSING)
+
+    def _say(self, word: Callable[[], Awaitable[None]]) -> bool:
+        """Do what nobody waits for, unless too much of it is being done; whether it is."""
+        if self._words >= _MOST_WORDS:
+            return False
+        self._words += 1
+
+        async def said() -> None:
+            try:
+                await word()
+            finally:
+                self._words -= 1
+
+        self._background.start(said(), name="word about a question")
+        return True
+
     def _let_go(self, name: str, context: Context) -> None:
         entry = self._entries.get(name)
         if entry is None or entry.context != context:
@@ -250,6 +305,13 @@ class _Question(msgspec.Struct, array_like=True):
     name: str
     context: Context
     answers: dict[str, bytes]
+
+
+class _Report(msgspec.Struct, array_like=True):
+    name: str
+    context: Context
+    key: str
+    params: dict[str, bytes]
 
 
 class _Said(msgspec.Struct, array_like=True):
@@ -294,6 +356,7 @@ _Outcome: TypeAlias = _Replied | _Refused | _Unavailable | _Late | _Challenged
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_question = msgspec.msgpack.Decoder(_Question).decode
+_decode_report = msgspec.msgpack.Decoder(_Report).decode
 _decode_said = msgspec.msgpack.Decoder(_Said).decode
 _decode_outcome = msgspec.msgpack.Decoder(_Outcome).decode
 

@@ -7,11 +7,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
+
 from gateway import config
 from gateway.protocol.call import (
     Change,
     Context,
     Emit,
+    Notice,
     Reason,
     Reply,
     Request,
@@ -20,6 +23,7 @@ from gateway.protocol.call import (
 )
 from gateway.protocol.jsonrpc import Json, encode
 from gateway.protocol.subscriptions import Wanted, spell
+from gateway.support.bus import Bus, LocalBus
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
@@ -43,6 +47,21 @@ __all__ = ["Discovered", "Listening", "Pace", "StaleSchema", "TimedOut", "Upstre
 
 
 _NOBODY = Context()
+_NOTE = "upstream note"
+_MOST_NOTES = 100
+"""Notes on their way to other replicas at once."""
+
+
+class _Note(msgspec.Struct, array_like=True):
+    """What a client has to tell, on its way to another replica."""
+
+    upstream: str
+    context: Context
+    method: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_note = msgspec.msgpack.Decoder(_Note).decode
 
 
 class UpstreamPool:
@@ -62,11 +81,15 @@ class UpstreamPool:
         environ: Mapping[str, str] = os.environ,
         pace: Pace | None = None,
         parked: Parked | None = None,
+        bus: Bus | None = None,
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self.on_change: OnChange | None = None
         self._background = background
         self._parked = Parked(LocalMailbox(), background) if parked is None else parked
+        self._bus = LocalBus() if bus is None else bus
+        self._bus.subscribe(_NOTE, self._heard_note)
+        self._notes = 0
         self._closing = False
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
@@ -208,8 +231,44 @@ class UpstreamPool:
 
         A modern server waits for nothing. One of an older era would, and others with it (M-22).
         """
-        if self._members[name].status.era == "legacy":
+        if self._is_older(name):
             self._background.start(self._parked.give_up(state, context), name=f"give up a call at {name}")
+
+    def note(self, name: UpstreamName, context: Context, notice: Notice) -> None:
+        """Tell an older server what a client has to tell, in its own sessions, on whichever replica they are.
+
+        A modern server is told nothing: it asks when it wants to know. What is lost is lost; nothing waits.
+        """
+        if not self._is_older(name):
+            return
+        self._members[name].note(context, notice)
+        if self._notes < _MOST_NOTES:
+            self._notes += 1
+            self._background.start(
+                self._pass_on(_Note(name, context, notice.method)), name=f"note for {name}"
+            )
+
+    def report(
+        self, name: UpstreamName, state: str, context: Context, key: str, params: Mapping[str, Json]
+    ) -> None:
+        """Tell an older server how far a client is with an answer, by the state it was asked with."""
+        if self._is_older(name):
+            self._parked.report(state, context, key, params)
+
+    def _is_older(self, name: UpstreamName) -> bool:
+        return self._members[name].status.era == "legacy"
+
+    async def _pass_on(self, note: "_Note") -> None:
+        try:
+            await self._bus.tell(_NOTE, _encode(note))
+        finally:
+            self._notes -= 1
+
+    def _heard_note(self, message: bytes) -> None:
+        note = _decode_note(message)
+        name = UpstreamName(note.upstream)
+        if name in self._members:  # replicas may be configured differently for a while
+            self._members[name].note(note.context, Notice(note.method, {}))
 
     @asynccontextmanager
     async def listen(

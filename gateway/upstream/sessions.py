@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gateway import config
-from gateway.protocol.call import Challenge, Partition, Reason, Request, UpstreamName, UpstreamUnavailable
+from gateway.protocol.call import (
+    Challenge,
+    Context,
+    Partition,
+    Reason,
+    Request,
+    UpstreamName,
+    UpstreamUnavailable,
+)
 from gateway.protocol.jsonrpc import McpError
 from gateway.protocol.legacy_server import NOTHING, declared
 from gateway.protocol.methods import METHODS
@@ -48,17 +56,21 @@ class Key:
         return not (self.whose or self.conversation or self.credential)
 
 
+def whose_of(context: Context, settings: config.Upstream) -> str:
+    """Return whose sessions a context has a part in, "" for those of everybody."""
+    if settings.apart == "session" and context.session:
+        return context.session
+    return "" if settings.apart == "shared" else context.caller
+
+
 def key_of(request: Request, settings: config.Upstream, credential: str) -> Key:
     """Return whose session a request goes to; `credential` stands for what it is sent with.
 
     Capabilities are declared only for one caller (M-22). Nobody can tell anonymous ones apart, so a call of
     theirs that may be asked something has a session of its own, for as long as it lasts.
     """
-    context, apart = request.context, settings.apart
-    whose = "" if apart == "shared" else context.caller
-    if apart == "session" and context.session:
-        whose = context.session
-    capabilities = NOTHING if apart == "shared" else declared(request.capabilities)
+    context, whose = request.context, whose_of(request.context, settings)
+    capabilities = NOTHING if settings.apart == "shared" else declared(request.capabilities)
     conversation = 0
     if not whose and not context.alone and capabilities != NOTHING:
         known = METHODS.get(request.method)
@@ -130,6 +142,14 @@ class Sessions(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def of(self, whose: str) -> list[K]:
+        """Return what is open for one caller, or for one client's session, calls of nobody's left out."""
+        return [
+            entry.kept
+            for key, entry in self._entries.items()
+            if key.whose == whose and not key.conversation and not entry.kept.ended
+        ]
 
     def get(self, key: Key) -> K | None:
         """Return what is open for a key, if anything is."""

@@ -19,7 +19,9 @@ from gateway import config
 from gateway.protocol.call import (
     MODERN_VERSION,
     Change,
+    Context,
     Emit,
+    Notice,
     Reason,
     Reply,
     Request,
@@ -56,7 +58,7 @@ from gateway.upstream.probing import (
 )
 from gateway.upstream.program import STEP, Launch, Program
 from gateway.upstream.retrying import Pace
-from gateway.upstream.sessions import Key, Sessions, key_of
+from gateway.upstream.sessions import Key, Sessions, key_of, whose_of
 from gateway.upstream.transport import Listening
 
 log = logging.getLogger(__name__)
@@ -178,6 +180,12 @@ class StdioUpstream:
             return await process.listen(request, wanted)
         async with self._others.use(key) as own:
             return await own.listen(request, wanted)
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell the processes of this client's own something; everybody's could not tell whose word it is."""
+        for own in self._others.of(whose_of(context, self._settings)):
+            if own.session is not None:
+                own.session.note(notice)
 
     async def close(self) -> None:
         """End every process; calls that are running or come later fail as STOPPING."""

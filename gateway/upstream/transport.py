@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from gateway.protocol.call import Emit, Notice, Reply, Request, UpstreamName
+from gateway.protocol.call import Context, Emit, Notice, Reply, Request, UpstreamName
 from gateway.protocol.subscriptions import Wanted
 from gateway.upstream.failures import Failed
 from gateway.upstream.probing import Verdict
@@ -71,6 +71,13 @@ class Transport(Protocol):
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening:
         """Return the subscription once it is open, for the caller to close. Raises as `call` does."""
+        ...
+
+    def note(self, context: Context, notice: Notice) -> None:
+        """Tell an older server what a client has to tell, in the sessions that are that client's alone.
+
+        It waits for nothing, and what cannot be told is lost.
+        """
         ...
 
     async def close(self) -> None:

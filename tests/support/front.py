@@ -85,6 +85,12 @@ class Answers:
     def give_up(self, call: Call, principal: Principal) -> None:
         """Nobody waits for an answer here."""
 
+    def report(self, call: Call, principal: Principal, key: str, params: Mapping[str, Json]) -> None:
+        """Nobody wants to know."""
+
+    def note(self, notice: Notice, principal: Principal) -> None:
+        """Nobody is to be told."""
+
     async def check_subscribable(self, uri: str, capabilities: Json, principal: Principal) -> None:
         """Whether somebody tells of a resource: somebody does."""
 

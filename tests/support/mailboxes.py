@@ -90,7 +90,7 @@ class Post:
             largest=largest,
             beat=beat,
         )
-        self.parked = Parked(self.mailbox, self.background, metrics=self.metrics)
+        self.parked = Parked(self.mailbox, self.background, each=1000, metrics=self.metrics)
         self.hanging = 0
         self.asked = 0
         answers: dict[str, Callable[[bytes, Tell], Awaitable[bytes]]] = {

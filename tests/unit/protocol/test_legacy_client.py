@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.protocol import legacy_client
 from gateway.protocol.call import META_SERVER_INFO, MODERN_VERSION
 from gateway.protocol.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, McpError
 from gateway.protocol.legacy_client import (
@@ -338,3 +339,23 @@ def test_a_cancellation_names_a_request_as_it_was_spelled() -> None:
     assert cancelled_id(b'{"requestId":"1"}') == b'"1"'
     for params in (None, b"{}", b'{"requestId":null}', b'{"requestId":{}}', b"[]"):
         assert cancelled_id(params) is None
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"progressToken": "t", "progress": 1, "total": 2}, ("t", {"progress": b"1", "total": b"2"})),
+        ({"progressToken": "t", "progress": 0.5, "_meta": {"a": 1}}, ("t", {"progress": b"0.5"})),
+        ({"progressToken": 1, "progress": 1}, None),
+        ({"progress": 1}, None),
+        ({"progressToken": "t"}, None),
+        ({"progressToken": "t", "progress": "1"}, None),
+        ({"progressToken": "t", "progress": True}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_progress_of_an_answer_is_read(params: Any, told: Any) -> None:
+    """Tokens are texts here, and what is no number is no progress."""
+    read = legacy_client.progress_of(None if params is None else json.dumps(params).encode())
+    assert (read and (read[0], {key: bytes(raw) for key, raw in read[1].items()})) == told

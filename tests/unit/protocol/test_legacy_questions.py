@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.protocol import legacy_questions
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, McpError, split
 from gateway.protocol.legacy_client import DIALECTS, Answered
 from gateway.protocol.legacy_questions import (
@@ -170,3 +171,22 @@ def test_a_question_can_be_taken_back() -> None:
         "method": "notifications/cancelled",
         "params": {"requestId": "q", "reason": "too late"},
     }
+
+
+@pytest.mark.parametrize("progress", [True, False])
+@pytest.mark.parametrize("page", [None, "0123456789abcdef" * 2])
+def test_a_key_says_what_else_may_be_told(progress: bool, page: str | None) -> None:
+    """Of the question that it names."""
+    name = legacy_questions.key(7, progress=progress, page=page)
+    assert legacy_questions.wants_progress(name) is progress
+    assert legacy_questions.completes(name) is (page is not None)
+    assert (name == "q7") is not (progress or page is not None)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "q", "k", "ask-progress", "q1-progress-", "q1-0123", "q1\n", "Q1-progress"]
+)
+def test_a_key_of_somebody_elses_says_nothing(name: str) -> None:
+    """Modern servers name their questions as they like."""
+    assert not legacy_questions.wants_progress(name)
+    assert not legacy_questions.completes(name)

@@ -20,6 +20,7 @@ class Call:
 
     def __init__(self) -> None:
         self.answers: list[Mapping[str, Json]] = []
+        self.reports: list[tuple[str, dict[str, Json]]] = []
         self.asked = asyncio.Event()
         self.dropped = asyncio.Event()
         self.go = asyncio.Event()
@@ -32,6 +33,9 @@ class Call:
         if emit is not None:
             await emit(Notice("notifications/progress", {"progress": b"1"}))
         return Reply(b'{"content":[]}')
+
+    def report(self, key: str, params: Mapping[str, Json]) -> None:
+        self.reports.append((key, dict(params)))
 
     async def drop(self) -> None:
         self.dropped.set()
@@ -173,3 +177,38 @@ async def test_a_call_that_is_given_up_is_dropped_by_whom_it_belongs_to() -> Non
         await call.dropped.wait()
         assert len(calls) == 0
         await calls.give_up(state, ME)
+
+
+async def test_progress_of_an_answer_reaches_the_call_that_waits_for_it() -> None:
+    """For as long as it waits, from whom it belongs to."""
+    async with parked() as calls:
+        call = Call()
+        state = calls.park(call, ME)
+        calls.report(state, ME, "a", {"progress": b"1"})
+        calls.report(state, Context(caller="another"), "a", {"progress": b"2"})
+        calls.report("nobody.nothing", ME, "a", {"progress": b"2"})
+        await calls.resume(state, ME, {})
+        calls.report(state, ME, "a", {"progress": b"3"})
+        assert call.reports == [("a", {"progress": b"1"})]
+
+
+async def test_words_that_nobody_waits_for_are_bounded() -> None:
+    """What is too much is dropped; there is room again once the others were said."""
+    told: list[tuple[str, str]] = []
+    heard = asyncio.Event()
+
+    async def completed(session: str, key: str) -> None:
+        await heard.wait()
+        told.append((session, key))
+
+    async with parked() as calls:
+        assert not calls.completed("session", "q")  # nobody listens
+        calls.on_completed = completed
+        said = [calls.completed("session", f"q{number}") for number in range(101)]
+        assert said == [True] * 100 + [False]
+        heard.set()
+        while len(told) < 100:  # noqa: ASYNC110  # each is told in a task of its own
+            await asyncio.sleep(0)
+        assert set(told) == {("session", f"q{number}") for number in range(100)}
+        while not calls.completed("session", "q"):  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0)
