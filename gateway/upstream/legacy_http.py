@@ -14,14 +14,26 @@ from http import HTTPStatus
 
 from gateway import config
 from gateway.protocol.call import Challenge, Reason
-from gateway.protocol.jsonrpc import Malformed, read_incoming
+from gateway.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Incoming,
+    Malformed,
+    read_incoming,
+)
 from gateway.protocol.legacy_server import INITIALIZE, Greeting, read_messages
 from gateway.protocol.sse import Event, EventTooLarge, SseParser
 from gateway.support.tasks import happens
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.http_line import HttpLine, Slot
 from gateway.upstream.legacy_listening import Changes, Ears
-from gateway.upstream.legacy_session import Exchange, LegacySession, SessionGone
+from gateway.upstream.legacy_session import (
+    Exchange,
+    LegacySession,
+    SessionGone,
+    forgets,
+    number_of,
+)
 from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.retrying import Pace
@@ -31,13 +43,7 @@ log = logging.getLogger(__name__)
 
 _UNVERSIONED = frozenset({"2025-03-26", "2024-11-05"})
 """Revisions that have no MCP-Protocol-Version header (9.1)."""
-_SESSION_ID = re.compile(r"[\x21-\x7e]{1,1024}")
-_OF_SESSIONS = re.compile(
-    rb"session[^\"]{0,80}(invalid|not found|unknown|expired|missing|required|terminated|exist)"
-    rb"|(invalid|no valid|unknown|expired|missing|no)[^\"]{0,40}session|not initialized",
-    re.IGNORECASE,
-)
-"""How servers that do not say 404 say that they know the session no more (B02)."""
+_SESSION_ID = re.compile(r"[\x21-\x7e]{1,8192}")
 _GOODBYE = 5.0
 """The longest a server is waited for that is told of the end of its session."""
 _HEAD = 5.0
@@ -187,9 +193,8 @@ class HttpSession:
         """Have one stream; whether it began, None when there is to be no other."""
         try:
             await self._stood(place)
-        except SessionGone as gone:
-            self.gone(gone)
-            return None
+        except SessionGone:
+            return await self._doubted()
         except Failed as failure:
             log.debug("upstream %s: its standing stream: %s", self._line.name, failure.detail)
             if failure.status is not None and failure.status < 500 and failure.status not in _LATER:
@@ -204,6 +209,25 @@ class HttpSession:
         if place.id is None:
             self._know(None)
         return True
+
+    async def _doubted(self) -> bool | None:
+        """Find out whether it is the session that is not there, or only a route for GET."""
+        try:
+            async with asyncio.timeout(self._open_timeout):
+                await self.session.ping()
+        except SessionGone as gone:
+            self.gone(gone)
+            return None
+        except Failed as failure:
+            self._know(failure)
+            return False
+        except TimeoutError:
+            self._know(Failed(self._line.name, Reason.TIMEOUT, "no answer to ping", transient=True))
+            return False
+        except Challenge as challenge:
+            log.debug("upstream %s: no standing stream: HTTP %d", self._line.name, challenge.status)
+        self._know(False)
+        return None
 
     async def _stood(self, place: "_Place") -> None:
         """Read one stream to its end; raises when it does not begin."""
@@ -231,6 +255,8 @@ class HttpSession:
 
 
 _LATER = frozenset({408, 425, 429})
+_OF_REQUESTS = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
+"""What is said of a request, never of the session it came in."""
 
 
 class _Place:
@@ -298,6 +324,8 @@ class _Wire:
         try:
             response = await self._post(exchange.message)
             try:
+                if not response.ok:
+                    raise await self.refused(response, exchange.id)
                 await self._answered(response, exchange, slot)
             except BaseException:
                 response.close()
@@ -306,22 +334,22 @@ class _Wire:
             slot.release()
             self._line.count(-1)
 
-    async def refused(self, response: Response) -> Failed | UpstreamError:
-        """Return what a refusal means; raises what a refused credential does."""
+    async def refused(self, response: Response, of: int | None = None) -> Failed | UpstreamError:
+        """Return what the refusal of a request means; raises what a refused credential does."""
         media = self._line.media(response)
-        if self.id is not None and response.status == HTTPStatus.NOT_FOUND:
-            return SessionGone(self._line.name, "HTTP 404")
         text = await self._line.body(response)
-        if self.id is not None and (
-            response.status == HTTPStatus.GONE
-            or (response.status == HTTPStatus.BAD_REQUEST and _OF_SESSIONS.search(text))
-        ):
-            return SessionGone(self._line.name, f"HTTP {response.status}")
+        said: Incoming | None = None
         if media in ("application/json", ""):
             with suppress(Malformed):
-                error = read_incoming(text).error
-                if error is not None:
-                    return UpstreamError(error, response.status)
+                said = read_incoming(text)
+        error = None if said is None else said.error
+        # A server that names the request has read it: what it finds wrong then is no session (B02).
+        named = said is not None and of is not None and number_of(said.id) == of
+        own = named and error is not None and error.code in _OF_REQUESTS
+        if self.id is not None and not own and forgets(response.status, text):
+            return SessionGone(self._line.name, f"HTTP {response.status}")
+        if error is not None:
+            return UpstreamError(error, response.status)
         return self._line.oddly(response, media, text, self._authorization)
 
     async def read(self, response: Response, exchange: Exchange | None, place: _Place) -> int:
@@ -356,8 +384,6 @@ class _Wire:
         return await self._line.post(headers, message, self._authorization)
 
     async def _answered(self, response: Response, exchange: Exchange, slot: Slot) -> None:
-        if not response.ok:
-            raise await self.refused(response)
         media = self._line.media(response)
         if exchange.request.method == INITIALIZE:
             self._name_session(response)
@@ -375,7 +401,7 @@ class _Wire:
             raise self._line.protocol("the response holds no answer", response)
 
     def _name_session(self, response: Response) -> None:
-        id = response.headers.get("Mcp-Session-Id")
+        id = response.headers.get("Mcp-Session-Id") or None
         if id is not None and _SESSION_ID.fullmatch(id) is None:
             raise self._line.protocol("a session id that no header can hold", response)
         self.id = id

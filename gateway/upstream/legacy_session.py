@@ -9,10 +9,12 @@ come back with another request (M-19).
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from math import inf
 from typing import Protocol
 
@@ -75,11 +77,26 @@ _OURS_TO_DROP = frozenset({"notifications/tasks/status"})
 _CHANGES = frozenset({known.invalidated_by for known in METHODS.values() if known.invalidated_by is not None})
 
 
+_OF_SESSIONS = re.compile(
+    rb"session[^\"]{0,80}(invalid|not found|unknown|expired|missing|required|terminated|exist)"
+    rb"|(invalid|no valid|unknown|expired|missing|no)[^\"]{0,40}session|not initialized",
+    re.IGNORECASE,
+)
+"""How servers that do not say 404 say that they know the session no more (B02)."""
+
+
 class SessionGone(Failed):
     """The server knows the session no more; nothing of the request was done (X-29)."""
 
     def __init__(self, upstream: UpstreamName, detail: str) -> None:
         super().__init__(upstream, Reason.STATUS, f"{detail}: the session is gone", unsent=True)
+
+
+def forgets(status: int, text: bytes) -> bool:
+    """Whether a refusal by HTTP says that the session is not known any more (B02)."""
+    if status == HTTPStatus.BAD_REQUEST:
+        return _OF_SESSIONS.search(text) is not None
+    return status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 class Wire(Protocol):
@@ -391,6 +408,19 @@ class LegacySession:
         """Have all that comes later fail; what is under way may still be answered."""
         if self._failure is None:
             self._failure = failure
+
+    def lose(self, gone: SessionGone, failure: Failed) -> None:
+        """Have what the server has taken fail; what is on its way to it is told by its own refusal."""
+        self.retire(gone)
+        for exchange in list(self._exchanges.values()):
+            if exchange.carrying is None or exchange.carrying.done():
+                exchange.end(failure)
+
+    async def sent(self, within: float) -> None:
+        """Return once nothing is on its way to the server any more, or after this time."""
+        going = [one.carrying for one in self._exchanges.values() if one.carrying is not None]
+        if going:
+            await asyncio.wait(going, timeout=within)
 
     # A request and its end
 

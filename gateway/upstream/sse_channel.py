@@ -19,7 +19,7 @@ from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
 from gateway.upstream.failures import Failed
 from gateway.upstream.http_line import HttpLine
 from gateway.upstream.legacy_listening import Changes, Ears
-from gateway.upstream.legacy_session import LegacySession, SessionGone
+from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets
 from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.sessions import Key
@@ -100,7 +100,11 @@ class SseDuplex:
         try:
             media = self._line.media(response)
             if not response.ok:
-                raise await self._line.odd(response, media, self._authorization)
+                text = await self._line.body(response)
+                if forgets(response.status, text):
+                    # The stream may stay open for long: a proxy holds it (B02).
+                    raise SessionGone(self._line.name, f"HTTP {response.status}")
+                raise self._line.oddly(response, media, text, self._authorization)
             self._line.let_end(response)
         except BaseException:
             response.close()
@@ -199,6 +203,7 @@ class SseSession:
             )
 
         self.session = self._channel.speak(session)
+        self._gone = False
 
     def __repr__(self) -> str:
         return f"<SseSession {self.session!r}>"
@@ -249,7 +254,7 @@ class SseSession:
 
     @property
     def ended(self) -> bool:
-        return self._channel.failure is not None
+        return self._gone or self._channel.failure is not None
 
     async def hears(self) -> bool:
         """Changes come on the stream."""
@@ -257,10 +262,15 @@ class SseSession:
 
     def gone(self, gone: SessionGone) -> None:
         """Take note that the server knows it no more."""
-        self._channel.fail(gone)
+        self._gone = True
+        lost = Failed(gone.upstream, Reason.CONNECT, "its session is gone", transient=True)
+        self.session.lose(gone, lost)
+        self.ears.lose(lost)
 
     async def close(self) -> None:
         """Hang up, which tells the server."""
+        if self._gone:
+            await self.session.sent(_WORDS)  # each that was refused may be made again in another session
         self._channel.close()
         assert self._channel.failure is not None
         self.ears.lose(as_failed(self._channel.failure))

@@ -187,6 +187,91 @@ async def test_a_forgotten_session_is_opened_anew_once_for_all(unknown):
         assert len(calls) <= 40
 
 
+async def test_a_server_without_a_route_for_streams_keeps_its_sessions():
+    """A 404 to GET says nothing of the session, which is asked (B02, B29)."""
+    async with (
+        LegacyServer(tools=[tool("a"), tool("set_note"), tool("get_note")]) as server,
+        pools.running(alpha=server) as gateway,
+    ):
+        server.on("", status(404))
+        note = {"name": b'"set_note"', "arguments": b'{"note":"kept"}'}
+        await gateway.call("tools/call", params=note, context=Context("ann"))
+        session = server.sessions["session-2"]
+        await server.until(lambda: any(_in(session, one) for one in server.seen("ping")))
+        said = json.loads(await gateway.tool("get_note", context=Context("ann")))
+        assert said["content"][0]["text"] == "kept"
+        assert server.initialized == 2
+        server.reset()
+
+
+async def test_a_stream_that_is_refused_since_the_session_is_gone_ends_that():
+    """The server says so of a ping, too."""
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        await gateway.tool(context=Context("ann"))
+        session = server.sessions["session-2"]
+        await server.stood(session)
+        server.forget()
+        await server.until(lambda: any(_in(session, one) for one in server.seen("ping")))
+        await gateway.tool(context=Context("ann"))
+        assert session.id not in server.sessions
+
+
+def _in(session, received):
+    """Whether a message came in this session."""
+    return received.header("mcp-session-id") == session.id
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "http"),
+    [
+        (-32602, "missing argument: browser session id is required", 400),
+        (-32602, "Unknown session: none of the browser's", 404),
+        (-32601, "Method not found", 404),
+    ],
+)
+async def test_an_error_of_a_request_is_not_taken_for_a_lost_session(code, message, http):
+    """Whatever the status: it names the request, so it was read; it is not run again (B02)."""
+    async with (
+        LegacyServer(tools=[tool("a"), tool("get_note")]) as server,
+        pools.running(alpha=server) as gateway,
+    ):
+        server.once("tools/call", error(code, message, http=http))
+        with pytest.raises(McpError) as caught:
+            await gateway.tool()
+        assert (caught.value.code, caught.value.message) == (code, message)
+        await gateway.tool("get_note")
+        assert len(server.seen("tools/call")) == 2
+        assert server.initialized == 1
+
+
+async def test_a_ping_that_is_no_method_of_the_servers_opens_no_session():
+    """An error is an answer (B29)."""
+    async with LegacyServer() as server, pools.running(alpha=server) as gateway:
+        server.on("ping", error(-32601, "no ping", http=404))
+        for _ in range(5):
+            assert (await gateway.pool._members[ALPHA]._upstream.probe()).reason is None
+        assert server.initialized == 1
+
+
+@pytest.mark.parametrize(("id", "named"), [("x" * 4000, True), ("", False)])
+async def test_a_session_may_have_a_long_name_or_none(id, named):
+    """A gateway's own are long, too; an empty header names nothing."""
+    async with LegacyServer(tools=[tool("a")], stateless=True) as server:
+
+        async def greet(exchange):
+            result = {
+                "protocolVersion": server.version,
+                "capabilities": server.capabilities,
+                "serverInfo": {"name": "old", "version": "1"},
+            }
+            await exchange.reply({"result": result}, **{"Mcp-Session-Id": id})
+
+        server.on("initialize", greet)
+        async with pools.running(alpha=server) as gateway:
+            await gateway.tool()
+            assert server.seen("tools/call")[0].header("mcp-session-id") == (id if named else None)
+
+
 async def test_a_server_that_forgets_each_session_at_once_is_given_up():
     """One replay, then a clear error (X-29)."""
     async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:

@@ -1,5 +1,6 @@
 """Servers of HTTP+SSE, the transport of 2024-11-05, behind the whole gateway (X-61)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -161,3 +162,23 @@ async def test_a_call_that_asks_what_its_client_cannot_answer_keeps_nobody_waiti
             assert asked.code == -32021
             assert asked.error["data"] == {"requiredCapabilities": {"sampling": {"tools": {}}}}
         await gateway.until_counted('parked_calls_ended_total{outcome="given-up"}', 2)
+
+
+async def test_a_session_that_was_forgotten_while_its_stream_stays_open_is_opened_anew(
+    old: SseUpstream,
+) -> None:
+    """What the server had taken fails, what it refused is made again (B02, X-61)."""
+    async with running({"old": old.url}) as gateway:
+        async with gateway.open("tools/call", {"name": "old__hang"}) as hanging:
+            while not any(one.get("params", {}).get("name") == "hang" for one in await call(gateway, "seen")):
+                pass
+            old.sessions.clear()
+            answers = await asyncio.gather(*(call(gateway, "echo") for _ in range(5)))
+            assert answers == [{"arguments": {}, "meta": {}}] * 5
+            assert (await hanging.answer()).error == {
+                "code": -32603,
+                "message": "upstream old: connection failed",
+            }
+        assert gateway.status("old").state == "up"
+        assert len(old.sessions) == 1
+    await old.deserted()
