@@ -109,6 +109,8 @@ class StdioUpstream:
         self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
         self._process: Process | None = None
+        self._left: set[Process] = set()
+        """All that were started, everybody's and callers' own, and are not gone yet."""
         self._opening: asyncio.Task[Process | UpstreamUnavailable] | None = None
         self._changes = Changes(name, on_change, background)
         self._rest = Rest(self._pace, clock, random)
@@ -120,7 +122,6 @@ class StdioUpstream:
             name=name,
         )
         self._others_rest = Rest(self._pace, clock, random)
-        self._running = 0
         self._lived = False
         """Whether there was one before, so that the next one is a reconnection."""
         self._closed = False
@@ -188,15 +189,12 @@ class StdioUpstream:
                 own.session.note(notice)
 
     async def close(self) -> None:
-        """End every process; calls that are running or come later fail as STOPPING."""
+        """End every process ever started; calls that are running or come later fail as STOPPING."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        ending = [self._others.close()]
-        if self._process is not None:
-            ending.append(self._process.close())
-        await asyncio.gather(*ending)
+        await asyncio.gather(self._others.close(), *(process.close() for process in self._left))
 
     # One process for everybody
 
@@ -215,9 +213,11 @@ class StdioUpstream:
         raise unsent(self._name, opened)
 
     async def _opened(self) -> "Process | UpstreamUnavailable":
-        """Return what comes of starting it, begun once for all who wait, and not given up with them."""
+        """Return it, or what comes of starting it: begun once for all who wait, not given up with them."""
         if self._closed:
             return Failed(self._name, Reason.STOPPING)
+        if self._process is not None and self._process.usable:
+            return self._process
         if self._opening is None:
             self._opening = self._background.start(self._open(), name=f"start {self._name}")
         opening = self._opening
@@ -225,8 +225,11 @@ class StdioUpstream:
         return Failed(self._name, Reason.STOPPING) if opening.cancelled() else opening.result()
 
     async def _open(self) -> "Process | UpstreamUnavailable":
-        """Start it once its rest is over; it rests longer after a failure."""
+        """Start it once the one before is gone and its rest is over; it rests longer after a failure."""
         try:
+            if self._process is not None:
+                await self._process.close()
+                self._process = None
             await asyncio.sleep(self._rest.left)
             process = await self._settled()
         except UpstreamUnavailable as error:
@@ -279,6 +282,8 @@ class StdioUpstream:
             raise
 
     async def _started(self, key: Key) -> "Process":
+        if self._closed:
+            raise Failed(self._name, Reason.STOPPING)
         program = await Program.start(
             self._launch,
             limit=self._limit,
@@ -297,17 +302,14 @@ class StdioUpstream:
             metrics=self._metrics,
             on_change=self._on_change,
         )
-        self._count(+1)
-        return Process(self, program, channel, key)
+        process = Process(self, program, channel, key)
+        self._left.add(process)
+        self._count()
+        return process
 
     async def _attend(self, process: "Process", since: float) -> None:
         """See the shared process to its end, and start the next one (U-31)."""
         await process.channel.ended.wait()
-        await process.close()
-        if self._process is process:
-            self._process = None
-        if self._closed:
-            return
         if self._clock() - since >= _STABLE:
             self._rest.over()
         assert process.channel.failure is not None
@@ -329,7 +331,10 @@ class StdioUpstream:
         return key if shared.session is not None else Key(key.whose)
 
     async def _open_other(self, key: Key) -> "Process":
-        """Start a process for one caller; raises Failed, as unsent."""
+        """Start a process for one caller, once those that end are gone; raises Failed, as unsent."""
+        ending = [one.close() for one in self._left if one.whose == key.whose and one.ended]
+        if key.whose and ending:
+            await asyncio.gather(*ending)
         self._others_rest.check(self._name, vital=False)
         shared = self._process
         opener: Opener = "initialize" if shared is not None and shared.session is not None else "discover"
@@ -351,9 +356,8 @@ class StdioUpstream:
         self._others.forget(key, process)
         await process.close()
 
-    def _count(self, step: int) -> None:
-        self._running += step
-        self._metrics.upstream_connections(self._name, self._running)
+    def _count(self) -> None:
+        self._metrics.upstream_connections(self._name, len(self._left))
 
     async def _pinged(self, process: "Process") -> Verdict:
         """Return whether a process that runs is of use; one that is busy need not answer."""
@@ -400,8 +404,10 @@ class StdioUpstream:
     def probe_timeout(self) -> float:
         return self._probe_timeout
 
-    def ended(self) -> None:
-        self._count(-1)
+    def gone(self, process: "Process") -> None:
+        """Take note that nothing of a process is left."""
+        self._left.discard(process)
+        self._count()
 
 
 class Rest:
@@ -444,7 +450,6 @@ class Process:
         self._program = program
         self._key = key
         self._ears = upstream.ears(key)
-        self._closed = False
         self.channel = channel
         self.session: LegacySession | None = None
         self.verdict = Verdict(None, reason=Reason.DOWN, detail="its handshake is not over")
@@ -465,6 +470,11 @@ class Process:
     @version.setter
     def version(self, version: str) -> None:
         self._upstream.version = version
+
+    @property
+    def whose(self) -> str:
+        """The caller whose own it is, "" for everybody's."""
+        return self._key.whose
 
     @property
     def usable(self) -> bool:
@@ -559,9 +569,7 @@ class Process:
         assert self.channel.failure is not None
         self._ears.lose(as_failed(self.channel.failure))
         await self._program.stop()
-        if not self._closed:
-            self._closed = True
-            self._upstream.ended()
+        self._upstream.gone(self)
 
 
 def unsent(name: UpstreamName, error: UpstreamUnavailable, *, vital: bool = True) -> Failed:

@@ -26,7 +26,7 @@ from typing import Any
 VERSION = "2026-07-28"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 TOOLS = (
-    "ask", "change", "die", "echo", "environment", "fold", "get_note", "hang", "log", "pid",
+    "ask", "change", "close_stdout", "die", "echo", "environment", "fold", "get_note", "hang", "log", "pid",
     "progress", "release", "seen", "set_note", "size", "update",
 )  # fmt: skip
 SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -185,6 +185,8 @@ class Server:
                     self.text(hanging, "released")
                 self.hanging.clear()
                 self.text(id, "done")
+            case "close_stdout":
+                os.close(1)
             case "die":
                 sys.exit(arguments.get("code", 5))
             case "pid":

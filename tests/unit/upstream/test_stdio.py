@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import config
-from gateway.protocol.call import Change, Reason, Reply, Request, UpstreamName
+from gateway.protocol.call import Change, Context, Reason, Reply, Request, UpstreamName
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
@@ -63,9 +63,9 @@ class Upstream:
             step=0.3,
         )
 
-    async def tool(self, name: str, **arguments: Any) -> Any:
+    async def tool(self, name: str, *, caller: str = "", **arguments: Any) -> Any:
         params = {"name": json.dumps(name).encode(), "arguments": json.dumps(arguments).encode()}
-        reply = await self.transport.call(Request("tools/call", params))
+        reply = await self.transport.call(Request("tools/call", params, context=Context(caller)))
         return json.loads(json.loads(bytes(reply.result))["content"][0]["text"])
 
     async def openers(self) -> list[str]:
@@ -230,6 +230,28 @@ async def test_one_that_hangs_is_replaced_unless_it_is_busy() -> None:
         assert (verdict.reason, verdict.detail) == (Reason.TIMEOUT, "it runs and answers nothing")
         one.transport._probe_timeout = 10.0
         assert (await one.changes.get()).cause == "reconnect"
+
+
+async def test_the_next_one_is_started_once_and_only_when_all_of_the_last_is_gone() -> None:
+    """Whether a call or the gateway itself asks for it first (U-31, B27)."""
+    async with upstream("--ignore-term") as one:
+        for _ in range(2):
+            before = await one.tool("pid")
+            with pytest.raises(Failed):
+                await one.tool("close_stdout")  # it lives on, and has to be killed
+            pids = await asyncio.gather(*(one.tool("pid") for _ in range(3)))
+            assert await one.processes() == 2  # it and its keeper
+            assert len({before, *pids}) == 2
+
+
+async def test_a_callers_next_one_is_started_when_the_last_is_gone() -> None:
+    async with upstream("--ignore-term", isolation="caller") as one:
+        await one.tool("pid", caller="ann")
+        assert await one.processes() == 4
+        with pytest.raises(Failed):
+            await one.tool("close_stdout", caller="ann")
+        await one.tool("pid", caller="ann")
+        assert await one.processes() == 4
 
 
 async def test_pauses_between_starts_grow_and_calls_do_not_wait_for_them() -> None:
