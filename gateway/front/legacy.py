@@ -12,10 +12,10 @@ from aiohttp import hdrs, web
 
 from gateway import config
 from gateway.front.legacy_sessions import Session, Sessions, TooMany
-from gateway.front.legacy_talk import Pipeline, Talk, Told
+from gateway.front.legacy_talk import Pipeline, Talk, Told, in_order
 from gateway.front.stream import Outcome, Responder
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import Challenge, Principal
+from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.support.metrics import Metrics
@@ -78,16 +78,19 @@ class LegacyFront:
     ) -> Outcome:
         """Answer what is posted."""
         ids = head.lines.get(modern.SESSION, ())
+        came: Message | list[Message] | None = None
         if not ids or body.lstrip()[:1] != b"[":
-            message = legacy_client.read_message(body, self._depth)
-            if isinstance(message, Asked) and message.method == "initialize":
-                return await self._initialize(endpoint, head, message, principal, responder)
+            came = legacy_client.read_message(body, self._depth)
+            if isinstance(came, Asked) and came.method == "initialize":
+                return await self._initialize(endpoint, head, came, principal, responder)
             if not ids:
-                return self._outside(message)
-        session = await self._find(endpoint, ids, principal)
+                return self._outside(came)
+        id = came.id if isinstance(came, Asked | Unreadable) else None
+        session = await self._find(endpoint, ids, principal, id)
         if not isinstance(session, Session):
             return session
-        came = legacy_client.read_messages(body, session.held.dialect, self._depth)
+        if came is None:
+            came = legacy_client.read_messages(body, session.held.dialect, self._depth)
         if isinstance(came, list):
             return await self._batch(endpoint, session, came, responder)
         return await self._one(endpoint, session, came, responder)
@@ -103,7 +106,7 @@ class LegacyFront:
         """Keep a session's standing stream open, in the place of the one it had (A-46)."""
         if not modern.takes_events(request.headers.getall(hdrs.ACCEPT, ())):
             return _refused(406, "Not Acceptable: Accept must admit text/event-stream", "accept")
-        session = await self._find(endpoint, head.lines[modern.SESSION], principal)
+        session = await self._standing(endpoint, head, principal)
         if not isinstance(session, Session):
             return session
         responder.begin(None)
@@ -122,7 +125,7 @@ class LegacyFront:
 
     async def delete(self, endpoint: str, head: modern.Head, principal: Principal) -> Outcome:
         """End a session."""
-        session = await self._find(endpoint, head.lines[modern.SESSION], principal)
+        session = await self._standing(endpoint, head, principal)
         if not isinstance(session, Session):
             return session
         try:
@@ -196,18 +199,24 @@ class LegacyFront:
     ) -> Outcome:
         """Answer each message on its own: in one array, or as events once there is a stream (X-60)."""
         refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]
-        asked = [one for one in messages if isinstance(one, Asked)]
-        for one in messages:
-            if isinstance(one, Noted | Answered):
+        for one in messages:  # what was asked before comes before anything new
+            if isinstance(one, Answered):
                 await self._taken(endpoint, session, one)
-        if not asked and not refusals:
+        if refusals or any(isinstance(one, Asked) for one in messages):
+            responder.begin(None)
+        begun = await in_order(
+            messages,
+            lambda asked: self._told(endpoint, session, asked, responder),
+            lambda noted: self._taken(endpoint, session, noted),
+            self._background,
+        )
+        if not begun and not refusals:
             return _TAKEN
-        responder.begin(None)
         answers = [b"".join(body) for body in refusals]
-        told = await asyncio.gather(*(self._told(endpoint, session, one, responder) for one in asked))
+        told = await asyncio.gather(*(task for _, task in begun))
         answers += [
-            b"".join(one.message or self._challenge(one, asked[number].id))
-            for number, one in enumerate(told)
+            b"".join(one.message or self._challenge(one, asked.id))
+            for (asked, _), one in zip(begun, told, strict=True)
             if one.message is not None
         ]
         if not answers:
@@ -224,18 +233,33 @@ class LegacyFront:
 
     # Outcomes
 
-    async def _find(self, endpoint: str, ids: tuple[str, ...], principal: Principal) -> Session | Outcome:
+    async def _find(
+        self, endpoint: str, ids: tuple[str, ...], principal: Principal, id: bytes | None = None
+    ) -> Session | Outcome:
+        """Return the session, or what the request with this id is told where there is none."""
         if len(ids) > 1:
             error = McpError(INVALID_REQUEST, "There is more than one Mcp-Session-Id header")
-            return _error(400, error, None, "session")
+            return _error(400, error, id, "session")
         try:
             session = await self._sessions.find(ids[0], endpoint, principal)
         except TooMany as full:
-            return _busy(str(full))
+            return _busy(str(full), id)
         if session is None:
             error = McpError(INVALID_REQUEST, "There is no such session, or not any more: initialize again")
-            return _error(404, error, None, "session")
+            return _error(404, error, id, "session")
         return session
+
+    async def _standing(self, endpoint: str, head: modern.Head, principal: Principal) -> Session | Outcome:
+        """Return the session that a GET or a DELETE is about; any known version may be stated (X-22)."""
+        if any(
+            stated not in SERVED_VERSIONS and stated not in LEGACY_VERSIONS
+            for stated in head.lines.get("protocol-version", ())
+        ):
+            error = McpError(
+                INVALID_REQUEST, "The MCP-Protocol-Version header names no version that is known"
+            )
+            return _error(400, error, None, "version")
+        return await self._find(endpoint, head.lines[modern.SESSION], principal)
 
     def _outcome(self, told: Told, id: bytes) -> Outcome:
         """Return an answer as HTTP; whatever came of a method, its status is 200 (E-17)."""

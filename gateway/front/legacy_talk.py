@@ -9,10 +9,10 @@ import asyncio
 import logging
 import os
 import random as chance
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -32,8 +32,10 @@ from gateway.protocol.call import (
     Sink,
     UpstreamUnavailable,
 )
+from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     Json,
     McpError,
     Members,
@@ -43,7 +45,7 @@ from gateway.protocol.jsonrpc import (
     split,
     text_or_none,
 )
-from gateway.protocol.legacy_client import Answered, Asked, Noted
+from gateway.protocol.legacy_client import Answered, Asked, Message, Noted
 from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,10 @@ _MANY = {
     "all": "Too many calls wait for answers; the setting `limits.questions` allows more",
     "own": "Too many of your calls wait for answers; the setting `limits.questions_per_caller` allows more",
 }
+
+UNDER_WAY = "A request with this id is under way"
+
+T = TypeVar("T")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 """Seconds before a call is made again that an upstream wants to be made again (M-14)."""
@@ -173,16 +179,20 @@ class Talk:
 
         The work does not end with who waits for it: a connection that is lost takes nothing back (X-25).
         """
+        id = same_id(asked.id)
+        known = session.running.get(id)
+        if known is not None and not known.withdrawn:  # nobody could take back the one and not the other
+            return _failed(asked, McpError(INVALID_REQUEST, UNDER_WAY))
         if len(session.running) >= _MOST_AT_ONCE:
             return _failed(asked, McpError(INTERNAL_ERROR, "Too many requests of this session at once"))
         work = Work()
         task = self._background.start(self._work(session, asked, outlet), name="legacy request")
         work.task = task
-        session.running[asked.id] = work
+        session.running[id] = work
 
         def ended(_: object) -> None:
-            if session.running.get(asked.id) is work:
-                del session.running[asked.id]
+            if session.running.get(id) is work:
+                del session.running[id]
 
         task.add_done_callback(ended)
         try:
@@ -198,7 +208,7 @@ class Talk:
             case "notifications/cancelled":
                 id = legacy_client.cancelled_id(noted.params)
                 if id is not None:
-                    await self._sessions.cancel(session, id)
+                    await self._sessions.cancel(session, same_id(id))
             case "notifications/progress":
                 told = legacy_client.progress_of(noted.params)
                 if told is not None:
@@ -327,6 +337,31 @@ class Talk:
         finally:
             self._sessions.asking.give_back(whose)
             await _withdraw([(id, answer) for _, id, answer in asked], outlet, reason)
+
+
+async def in_order(
+    messages: Iterable[Message],
+    begin: Callable[[Asked], Coroutine[None, None, T]],
+    take: Callable[[Noted], Awaitable[None]],
+    background: Background,
+) -> "list[tuple[Asked, asyncio.Task[T]]]":
+    """Begin the requests of a batch and take its notifications, each after all that came before it (X-60).
+
+    So what takes back a request of the same batch finds it.
+    """
+    begun: list[tuple[Asked, asyncio.Task[T]]] = []
+    try:
+        for one in messages:
+            if isinstance(one, Asked):
+                begun.append((one, background.start(begin(one), name="legacy batch")))
+                await asyncio.sleep(0)  # it runs until it waits for something, and is known from then on
+            elif isinstance(one, Noted):
+                await take(one)
+    except BaseException:
+        for _, task in begun:
+            task.cancel()
+        raise
+    return begun
 
 
 async def _withdraw(asked: "list[tuple[str, asyncio.Future[Answered]]]", outlet: Outlet, reason: str) -> None:

@@ -18,11 +18,12 @@ from gateway.config import Config
 from gateway.front.http import LISTEN, Pipeline, Stopping, outcome
 from gateway.front.legacy_sessions import Session, Sessions
 from gateway.front.legacy_stream import Stream
-from gateway.front.legacy_talk import Talk, Told
+from gateway.front.legacy_talk import UNDER_WAY, Talk, Told, in_order
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
 from gateway.protocol.call import META_VERSION, Call, Notice, Principal
+from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.protocol.lines import LineCutter, TooLong
@@ -70,7 +71,7 @@ class StdioFront:
         self._background = background
         self._outlet = outlet
         self._open: dict[bytes, asyncio.Task[None]] = {}
-        """Requests that are owed an answer, by their id as the client wrote it."""
+        """Requests that are owed an answer, by their id in its one spelling."""
         self._running: set[asyncio.Task[None]] = set()
         self._listens = 0
         self._stopped = False
@@ -171,13 +172,14 @@ class StdioFront:
     def _begin(self, call: Call) -> None:
         if not self._refused(call.id, self._open):
             task = self._start(self._serve(call), call.method)
-            self._open[call.id] = task
-            task.add_done_callback(lambda _: self._over(call.id, task))
+            id = same_id(call.id)
+            self._open[id] = task
+            task.add_done_callback(lambda _: self._over(id, task))
 
     def _refused(self, id: bytes, open: Container[bytes]) -> bool:
         """Refuse a request that nobody could tell from an open one, or one too many; whether it was."""
-        if id in open:
-            error = McpError(INVALID_REQUEST, "A request with this id is under way")
+        if same_id(id) in open:
+            error = McpError(INVALID_REQUEST, UNDER_WAY)
             self._say(jsonrpc.error_message(None, error))
             return True
         if len(self._running) - self._listens >= _MOST_AT_ONCE:
@@ -198,7 +200,7 @@ class StdioFront:
 
     def _cancel(self, id: Json | None) -> None:
         """Stop the request that the client names; it is not answered any more (U-23)."""
-        task = None if id is None else self._open.pop(bytes(id), None)
+        task = None if id is None else self._open.pop(same_id(id), None)
         if task is not None:
             task.cancel()
 
@@ -315,19 +317,30 @@ class StdioFront:
 
     async def _batch(self, session: Session, messages: list[Message]) -> None:
         """Answer several messages in one array (X-60)."""
-        asked = [one for one in messages if isinstance(one, Asked)]
-        refused = [one for one in messages if isinstance(one, Unreadable)]
         for one in messages:
-            if isinstance(one, Noted | Answered):
+            if isinstance(one, Answered):
                 await self._taken(session, one)
-        if asked or refused:
-            self._start(self._answer_batch(session, asked, refused), "batch")
+        begun = await in_order(
+            messages,
+            lambda asked: self._told_once(session, asked),
+            lambda noted: self._taken(session, noted),
+            self._background,
+        )
+        refused = [one for one in messages if isinstance(one, Unreadable)]
+        if begun or refused:
+            self._start(self._answer_batch(begun, refused), "batch")
 
-    async def _answer_batch(self, session: Session, asked: list[Asked], refused: list[Unreadable]) -> None:
+    async def _told_once(self, session: Session, asked: Asked) -> Told | None:
+        """Return the answer, unless it would be taken for that to another request: it is none then."""
+        return None if self._refused(asked.id, session.running) else await self._told(session, asked)
+
+    async def _answer_batch(
+        self, begun: "list[tuple[Asked, asyncio.Task[Told | None]]]", refused: list[Unreadable]
+    ) -> None:
         answers = [jsonrpc.error_message(one.id, one.error) for one in refused]
-        told = await asyncio.gather(*(self._told(session, one) for one in asked))
-        for number, one in enumerate(told):
-            pieces = () if one is None else self._pieces(one, asked[number])
+        told = await asyncio.gather(*(task for _, task in begun))
+        for (asked, _), one in zip(begun, told, strict=True):
+            pieces = () if one is None else self._pieces(one, asked)
             if pieces:
                 answers.append(b"".join(pieces))
         if answers:

@@ -11,6 +11,7 @@ from gateway.protocol.jsonrpc import (
     Json,
     Malformed,
     McpError,
+    encode,
     is_json,
     is_object,
     is_utf8,
@@ -18,6 +19,7 @@ from gateway.protocol.jsonrpc import (
     split,
     split_strict,
     text_of,
+    text_or_none,
 )
 
 _QUOTE = ord('"')
@@ -120,6 +122,15 @@ def object_of(raw: Json | None, where: str) -> dict[str, Json]:
 def is_id(raw: Json) -> bool:
     """Whether a value of valid JSON is a string or an integer as JSON writes one, of any size (E-03)."""
     return memoryview(raw)[0] == _QUOTE or _INTEGER.fullmatch(raw) is not None
+
+
+def same_id(raw: Json) -> bytes:
+    """Return one spelling of an id: `"a\\/b"` and `"a/b"` are one id, `"1"` and `1` are two (E-04)."""
+    text = bytes(raw)
+    if text[:1] == b'"' and b"\\" in text:
+        said = text_or_none(text)
+        return text if said is None else encode(said)
+    return b"0" if text == b"-0" else text
 
 
 def _names(error: DuplicateKey) -> str:

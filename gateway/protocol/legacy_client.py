@@ -42,6 +42,7 @@ from gateway.protocol.jsonrpc import (
     is_utf8,
     items,
     join,
+    mended,
     nests_deeper,
     read_error,
     split,
@@ -112,6 +113,8 @@ _ASKING = frozenset({"list", "named", "read", "complete"})
 _LARGEST_EXTENSIONS = 1024
 _LONGEST_NAME = 64
 _NO_PARAMS: Mapping[str, Json] = MappingProxyType({})
+_AS_LONG = b"??????"
+"""What may stand for an escape, so that everything keeps its place."""
 
 
 class Asked(Struct, frozen=True):
@@ -171,14 +174,34 @@ def read_messages(body: bytes, dialect: Dialect, depth: int) -> Message | list[M
     try:
         if not is_utf8(body):
             raise Malformed("not UTF-8")
-        elements = items(body)
+        elements = _elements(body)
     except Malformed:
         return read_message(body, depth)
     if not elements:
         return Unreadable(McpError(INVALID_REQUEST, "The batch is empty"))
     if len(elements) > MOST_IN_A_BATCH:
         return Unreadable(McpError(INVALID_REQUEST, f"A batch holds {MOST_IN_A_BATCH} messages at most"))
-    return [_of_a_batch(read_message(bytes(element), depth - 1)) for element in elements]
+    return [_of_a_batch(read_message(element, depth - 1)) for element in elements]
+
+
+def _elements(body: bytes) -> list[bytes]:
+    """Return the messages of a batch, each as it was sent; raises Malformed for what is no array.
+
+    Of one that holds half a character the others are not the worse (X-60), so such halves are mended to find
+    where the messages end.
+    """
+    try:
+        return [bytes(element) for element in items(body)]
+    except Malformed:
+        whole = mended(body, _AS_LONG)
+        if whole == body:
+            raise
+    elements, at = [], 0
+    for element in items(whole):
+        at = whole.index(element, at)
+        elements.append(body[at : at + len(element)])
+        at += len(element)
+    return elements
 
 
 def read_message(body: bytes, depth: int) -> Message:

@@ -380,6 +380,16 @@ async def test_an_older_client_is_asked_on_the_same_pipe(servers: Path, kin: str
         assert "ttlMs" not in (await at.answer(5))["result"]
         at.ask(6, "tools/list")
         assert "ttlMs" in (await at.answer(6))["result"]
+        hang = json.dumps({"jsonrpc": "2.0", "id": "a/b", "method": "tools/call", "params": call}).encode()
+        at.send(
+            b'[%b,%b,{"jsonrpc":"2.0","id":8,"method":"ping"},'
+            rb'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a\/b"}}]'
+            % (hang, hang)
+        )
+        twice = await at.line()
+        assert twice["error"]["code"] == -32600
+        assert "id" not in twice
+        assert [one["id"] for one in await at.line()] == [8]
         assert at.process.stdin is not None
         at.process.stdin.close()
         assert await at.end() == 0

@@ -205,6 +205,31 @@ async def test_a_version_nobody_knows_is_refused(url):
         assert (exchange.status, said["error"]["code"]) == (400, -32022)
 
 
+@pytest.mark.parametrize(("stated", "known"), [("1999-01-01", False), ("2024-11-05", True), (None, True)])
+async def test_a_version_nobody_knows_is_refused_whatever_the_verb(gateway, url, stated, known):
+    """X-22; the session does not end for it."""
+    async with LegacyClient(url) as client:
+        async with client.listen(mcp_protocol_version=stated) as stream:
+            assert stream.status == (200 if known else 400)
+        async with client.request("DELETE", b"", None, {"mcp-protocol-version": stated}) as exchange:
+            assert (await exchange.begun()).status == (204 if known else 400)
+        assert len(gateway.runtime.sessions) == (0 if known else 1)
+
+
+async def test_what_is_said_in_no_session_is_refused_with_its_id(url):
+    """E-06: the id can be read, so whoever waits for the answer hears of it."""
+    async with LegacyClient(url) as client:
+        for named, http in (("none", 404), (f"{client.session}\r\nmcp-session-id: x", 400)):
+            async with client.post(message("ping", id="p"), mcp_session_id=named) as exchange:
+                said = await exchange.answer()
+            assert (exchange.status, said["id"]) == (http, "p")
+            for body in (b'{"jsonrpc":"2.0","id":"p","result":{}}', message("notifications/initialized")):
+                async with client.post(body, mcp_session_id=named) as exchange:
+                    said = await exchange.answer()
+                assert exchange.status == http
+                assert "id" not in said
+
+
 async def test_a_modern_request_is_modern_in_any_session(gateway, url):
     """X-23, S-04: the session is nothing to it."""
     async with LegacyClient(url) as client:
@@ -358,7 +383,7 @@ async def test_two_clients_with_equal_ids_get_each_their_own_answers(alpha, url)
     async with LegacyClient(url) as one, LegacyClient(url) as two:
         calls = [
             client.result("tools/call", {**ADD, "arguments": {"n": number}}, id=1)
-            for number, client in enumerate((one, two, one, two))
+            for number, client in enumerate((one, two))
         ]
         for number, called in enumerate(await asyncio.gather(*calls)):
             assert json.loads(called["content"][0]["text"]) == {"n": number}
@@ -386,6 +411,46 @@ async def test_a_request_taken_back_is_ended_and_gets_no_answer(alpha, gateway, 
         assert await exchange.ended()
         await gateway.busy(0)
         assert "0 running" in repr(next(iter(gateway.runtime.sessions)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"), [(rb'"a\/b"', b'"a/b"'), (b'"\xc3\xa9"', rb'"\u00e9"'), (b"-0", b"0")]
+)
+async def test_an_id_is_the_same_however_it_is_spelled(alpha, url, asked, named):
+    """E-04: when it is taken back, and when it is used once more."""
+    alpha.on("tools/call", hang())
+    body = message("tools/call", ADD)
+    async with LegacyClient(url) as client, client.post(body[:-1] + b',"id":%b}' % asked) as exchange:
+        seen = await alpha.arrived("tools/call")
+        async with client.post(body[:-1] + b',"id":%b}' % named) as again:
+            assert (await again.answer())["error"]["code"] == -32600
+        taken = message("notifications/cancelled", {"requestId": "@"}).replace(b'"@"', named)
+        async with client.post(taken) as told:
+            assert (await told.whole()).status == 202
+        await seen.closed.wait()
+        assert await exchange.ended()
+
+
+async def test_an_id_under_way_is_refused(alpha, gateway, url):
+    """B21: else nobody could take back the first, and it would outlive its session."""
+    alpha.on("tools/call", hang())
+    async with LegacyClient(url) as client, client.open("tools/call", ADD, id=1) as exchange:
+        first = await alpha.arrived("tools/call")
+        said = await client.ask("tools/call", ADD, id=1)
+        assert (said["id"], said["error"]["code"]) == (1, -32600)
+        assert await client.notify("notifications/cancelled", {"requestId": 1}) == 202
+        await first.closed.wait()
+        assert await exchange.ended()
+        for _ in range(3):  # nor do connections that were lost make room for more
+            async with client.open("tools/call", ADD, id=1) as lost:
+                lost.leave()
+        second = await alpha.arrived("tools/call")
+        (session,) = gateway.runtime.sessions
+        assert len(session.running) == 1
+        assert await client.delete() == 204
+        await second.closed.wait()
+        await gateway.busy(0)
+    assert len(alpha.seen("tools/call")) == 2
 
 
 async def test_nobody_takes_back_what_another_asked(alpha, url):
@@ -473,6 +538,25 @@ async def test_a_batch_that_was_told_something_is_answered_by_events(alpha, url)
             await exchange.whole()
         assert exchange.messages[0]["method"] == "notifications/progress"
         assert {one["id"] for one in exchange.messages[1:]} == {1, 2}
+
+
+async def test_a_batch_may_take_back_what_it_asks(alpha, gateway, url):
+    """X-60: each message after those before it, so one that comes too early takes nothing back."""
+    released = asyncio.Event()
+    alpha.on("tools/call", hang(released, scripted_result({"content": []})))
+    call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": ADD}
+    taken = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+    ping = {"jsonrpc": "2.0", "id": 6, "method": "ping"}
+    async with LegacyClient(url, "2025-03-26") as client:
+        async with client.post(json.dumps([call, taken, ping]).encode()) as exchange:
+            await exchange.whole()
+        assert exchange.messages == [{"jsonrpc": "2.0", "id": 6, "result": {}}]
+        async with client.post(json.dumps([taken, call, call]).encode()) as exchange:
+            await alpha.arrived("tools/call")
+            released.set()
+            await exchange.whole()
+        assert sorted("result" in one for one in exchange.messages) == [False, True]
+        assert next(one for one in exchange.messages if "error" in one)["error"]["code"] == -32600
 
 
 async def test_a_batch_that_asks_nothing_is_taken(url):

@@ -214,6 +214,24 @@ def test_a_batch_is_read_where_the_revision_has_them() -> None:
     assert isinstance(read_messages(text, DIALECTS["2025-06-18"], 10), Unreadable)
 
 
+def test_half_a_character_costs_a_batch_no_other_message() -> None:
+    """X-60; one in an id cannot be answered to, so that message alone is refused (E-04, E-33)."""
+    half = rb"\ud83d"
+    text = (
+        rb' [{"jsonrpc":"2.0","id":1,"method":"ping"} ,'
+        rb'{"jsonrpc":"2.0","id":2,"method":"x","params":{"a":"\\%b"}},'
+        rb'{"jsonrpc":"2.0","id":"%b","method":"x"},3,{"jsonrpc":"2.0","id":3,"method":"x"}]'
+    ) % (half, half)
+    batch = read_messages(text, OLDEST, 10)
+    assert isinstance(batch, list)
+    assert [one.id for one in batch if isinstance(one, Asked)] == [b"1", b"2", b"3"]
+    assert [one.id for one in batch if isinstance(one, Unreadable)] == [None, None]
+    assert isinstance(batch[1], Asked)
+    assert bytes(batch[1].params or b"") == '{"a":"\\\\\ufffd"}'.encode()
+    for text in (rb'[{"a":"%b"]' % half, rb'["%b' % half):
+        assert isinstance(read_messages(text, OLDEST, 10), Unreadable)
+
+
 def test_a_batch_has_its_bounds() -> None:
     """It is not empty, not endless, and no place for a handshake."""
     for text in (b"[]", json.dumps([1] * (MOST_IN_A_BATCH + 1)).encode()):
