@@ -16,7 +16,7 @@ def test_the_configuration_it_shows_is_valid(tmp_path, monkeypatch: pytest.Monke
     file = tmp_path / "gateway.yaml"
     file.write_text(shown)
     monkeypatch.setenv("GH_TOKEN", "a-token-of-a-test")
-    assert set(load_file(file).upstreams) == {"time", "gh"}
+    assert set(load_file(file).upstreams) == {"time", "files", "gh"}
 
 
 def test_its_links_into_the_repository_exist() -> None:
