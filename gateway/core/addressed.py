@@ -286,6 +286,15 @@ class Courier:
                 context = self._catalogue.context(principal)
                 self._pool.report(turn.upstream, state, context, key, params)
 
+    def on_withdrawn(self, call: Call, principal: Principal, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once the answer to a question is not wanted any more (9.5)."""
+        with suppress(McpError):  # it is none of ours any more
+            turn = self._dialogue.resume(call, principal)
+            state = text_or_none(turn.call.params.get("requestState"))
+            if turn.upstream is not None and state is not None:
+                context = self._catalogue.context(principal)
+                self._pool.on_withdrawn(turn.upstream, state, context, key, tell)
+
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""
         upstream = self._federation.carrier(call.method)

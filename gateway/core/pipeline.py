@@ -208,6 +208,10 @@ class Pipeline:
         """Pass on how far the client is with the answer to one question of those that a call leads to."""
         self._courier.report(call, principal, key, params)
 
+    def on_withdrawn(self, call: Call, principal: Principal, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once nobody wants the answer to one question of those that a call leads to."""
+        self._courier.on_withdrawn(call, principal, key, tell)
+
     def note(self, notice: Notice, principal: Principal) -> None:
         """Pass on what an older client tells of itself, to the older servers that it has sessions with."""
         context = self._catalogue.context(principal)

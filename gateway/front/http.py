@@ -100,6 +100,10 @@ class Pipeline(Protocol):
         """Tell who asked something in a call, of which this is the retry, how far the answer is."""
         ...
 
+    def on_withdrawn(self, call: Call, principal: Principal, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once who asked something in a call wants no answer to it any more."""
+        ...
+
     def note(self, notice: Notice, principal: Principal) -> None:
         """Tell servers what a client tells of itself."""
         ...

@@ -83,6 +83,10 @@ class Pipeline(Protocol):
         """Tell who asked something in a call, of which this is the retry, how far the answer is."""
         ...
 
+    def on_withdrawn(self, call: Call, principal: Principal, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once who asked something in a call wants no answer to it any more."""
+        ...
+
     def note(self, notice: Notice, principal: Principal) -> None:
         """Tell servers what a client tells of itself."""
         ...
@@ -313,7 +317,16 @@ class Talk:
         if full is not None:
             raise McpError(INTERNAL_ERROR, _MANY[full])
         asked: list[tuple[legacy_questions.Question, str, asyncio.Future[Answered]]] = []
+        withdrawn: set[str] = set()
         reason = "it is not needed any more"
+
+        def withdraw(id: str, answer: asyncio.Future[Answered]) -> None:
+            """Take back a question whose answer the upstream does not wait for any more (9.5)."""
+            if not answer.done():
+                withdrawn.add(id)
+                answer.cancel()
+                _take_back(id, outlet, reason)
+
         try:
             for question in questions:
                 if question.page is not None and legacy_questions.completes(question.key):
@@ -323,12 +336,17 @@ class Talk:
                 asked.append((question, *self._sessions.question(session, wait, report if wanted else None)))
             for question, id, _ in asked:
                 await outlet.send(legacy_questions.request(id, question))
+            for question, id, answer in asked:
+                tell = partial(withdraw, id, answer)
+                self._pipeline.on_withdrawn(call, session.principal, question.key, tell)
+            given: dict[str, Json] = {}
             try:
                 async with asyncio.timeout(wait):
-                    return {
-                        question.key: legacy_questions.response(question, await answer)
-                        for question, _, answer in asked
-                    }
+                    for question, id, answer in asked:
+                        await asyncio.wait((answer,))
+                        if id not in withdrawn:
+                            given[question.key] = legacy_questions.response(question, answer.result())
+                return given
             except TimeoutError:
                 reason = "it took too long"
                 raise McpError(INTERNAL_ERROR, "The client did not answer in time") from None
@@ -336,7 +354,10 @@ class Talk:
             raise McpError(INTERNAL_ERROR, "The client is not there to be asked") from None
         finally:
             self._sessions.asking.give_back(whose)
-            await _withdraw([(id, answer) for _, id, answer in asked], outlet, reason)
+            for _, id, answer in asked:
+                if id not in withdrawn and (not answer.done() or answer.cancelled()):
+                    answer.cancel()
+                    _take_back(id, outlet, reason)
 
 
 async def in_order(
@@ -364,14 +385,10 @@ async def in_order(
     return begun
 
 
-async def _withdraw(asked: "list[tuple[str, asyncio.Future[Answered]]]", outlet: Outlet, reason: str) -> None:
-    """Take back the questions that are open still."""
-    for id, answer in asked:
-        if answer.done() and not answer.cancelled():  # who is cancelled takes what he waits for along
-            continue
-        answer.cancel()
-        with suppress(ConnectionError):
-            outlet.post(legacy_questions.withdrawal(id, reason))
+def _take_back(id: str, outlet: Outlet, reason: str) -> None:
+    """Tell the client that a question needs no answer any more."""
+    with suppress(ConnectionError):
+        outlet.post(legacy_questions.withdrawal(id, reason))
 
 
 def _failed(asked: Asked, error: McpError, word: str = "error") -> Told:

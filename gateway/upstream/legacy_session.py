@@ -140,6 +140,8 @@ class Exchange:
         """What the server waits for, by the key the client was or will be given."""
         self.reported: dict[str, float] = {}
         """How far the answers are, by the same keys."""
+        self.withdrawn: dict[str, Callable[[], None]] = {}
+        """Told, by the same keys, once an answer is not wanted any more."""
         self.shown: set[str] = set()
         self.carrying: asyncio.Task[None] | None = None
         self.released = released
@@ -161,6 +163,8 @@ class Exchange:
         if self.outcome is None:
             self.outcome = outcome
             self._stir.set()
+            for key in list(self.withdrawn):
+                self._withdraw(key)
 
     def told(self, notice: Notice) -> bool:
         """Take a notice for whoever made the call; whether there was room for it."""
@@ -193,8 +197,21 @@ class Exchange:
         for key, question in self.questions.items():
             if question.id == bytes(id):
                 del self.questions[key]
+                self._withdraw(key)
+                self._stir.set()
                 return True
         return False
+
+    def on_withdrawn(self, key: str, tell: Callable[[], None]) -> None:
+        """Have it told, at once if need be, that nobody waits for this answer any more."""
+        self.withdrawn[key] = tell
+        if self.over or key not in self.questions:
+            self._withdraw(key)
+
+    def _withdraw(self, key: str) -> None:
+        tell = self.withdrawn.pop(key, None)
+        if tell is not None:
+            tell()
 
     async def room(self) -> None:
         """Return once more can be told: a caller that is slow slows its own stream down."""
@@ -216,13 +233,13 @@ class Exchange:
             await self._stir.wait()
 
     async def gathered(self) -> bool:
-        """Wait a moment for what else is asked; whether it is over meanwhile."""
+        """Wait a moment for what else is asked; whether it is over meanwhile, or all of it is taken back."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GATHER):
-                while not self.over:
+                while not self.over and self.questions.keys() - self.shown:
                     self._stir.clear()
                     await self._stir.wait()
-        return self.over
+        return self.over or not self.questions.keys() - self.shown
 
     def raise_or_return(self) -> Reply:
         """Return how it ended, or raise it."""
@@ -467,13 +484,11 @@ class LegacySession:
         """Return how a call ends, or what its server asks."""
         suspended = False
         try:
-            if await exchange.next(emit):
-                return self._worded(exchange)
-            if await exchange.gathered():
-                await exchange.next(emit)
-                return self._worded(exchange)
-            suspended = True
-            return self._asking(exchange)
+            while not await exchange.next(emit):
+                if not await exchange.gathered():
+                    suspended = True
+                    return self._asking(exchange)
+            return self._worded(exchange)
         except BaseException:
             suspended = False
             self._cancelled(exchange)
@@ -485,6 +500,7 @@ class LegacySession:
     def _finish(self, exchange: Exchange) -> None:
         if self._exchanges.pop(exchange.id, None) is None:
             return
+        exchange.withdrawn.clear()
         exchange.end(Failed(self.name, Reason.STOPPING))
         if exchange.carrying is not None and not isinstance(exchange.outcome, Reply):
             exchange.carrying.cancel()  # nothing comes any more that anybody waits for
@@ -544,6 +560,7 @@ class LegacySession:
 
     async def go_on(self, exchange: Exchange, answers: Mapping[str, Json], emit: Emit | None) -> Reply:
         """Give the server what a client answered, and return the result or what else there is to ask."""
+        exchange.withdrawn.clear()
         try:
             if exchange.over:
                 return await self._follow(exchange, emit)
@@ -669,7 +686,7 @@ class LegacySession:
                 params = members_of(message.params)
                 id = number_of(params.get(META_PROGRESS_TOKEN))
                 return None if id is None else self._exchanges.get(id)
-            case "notifications/message" if of is None or of not in self._exchanges:
+            case "notifications/message" if not self.wire.apart:
                 return self._only(lambda request: request.log_level is not None)
             case _:
                 return None if of is None else self._exchanges.get(of)
@@ -752,6 +769,9 @@ class _Waiting:
 
     def report(self, key: str, params: Mapping[str, Json]) -> None:
         self._session.report(self._exchange, key, params)
+
+    def on_withdrawn(self, key: str, tell: Callable[[], None]) -> None:
+        self._exchange.on_withdrawn(key, tell)
 
     async def drop(self) -> None:
         self._session.drop(self._exchange)

@@ -71,6 +71,10 @@ class Suspended(Protocol):
         """Tell the upstream how far the client is with one of the answers; waits for nothing."""
         ...
 
+    def on_withdrawn(self, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once the upstream does not want the answer to a question any more, at once if so."""
+        ...
+
     async def drop(self) -> None:
         """Cancel the call at the upstream (U-23): nobody brings answers any more."""
         ...
@@ -172,7 +176,9 @@ class Parked:
         """Go on with the call that a request brings answers for; raises what `resume` does."""
         state = text_or_none(request.params.get("requestState"))
         answers = request.params.get("inputResponses")
-        if state is None or answers is None or not is_object(answers):
+        if answers is None:  # they may have been taken back meanwhile, or the call be over
+            answers = b"{}"
+        if state is None or not is_object(answers):
             raise McpError(INVALID_PARAMS, "requestState must be a string, inputResponses an object")
         return await self.resume(state, request.context, split(answers), emit)
 
@@ -195,6 +201,16 @@ class Parked:
         said = {member: bytes(raw) for member, raw in params.items()}
         question = _encode(_Report(name, context, key, said))
         self._say(lambda: self._reported(address, question))
+
+    def on_withdrawn(self, state: str, context: Context, key: str, tell: Callable[[], None]) -> None:
+        """Have it told once a question is taken back, or its call over; known here of calls held here only.
+
+        Whoever makes a call in rounds makes all of them on the replica that holds it.
+        """
+        address, _, name = state.partition(".")
+        entry = self._entries.get(name)
+        if address == self._mailbox.me and entry is not None and entry.context == context:
+            entry.suspended.on_withdrawn(key, tell)
 
     def completed(self, session: str, key: str) -> bool:
         """Have a client told that a page has been dealt with; whether it may be."""

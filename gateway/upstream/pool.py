@@ -255,6 +255,13 @@ class UpstreamPool:
         if self._is_older(name):
             self._parked.report(state, context, key, params)
 
+    def on_withdrawn(
+        self, name: UpstreamName, state: str, context: Context, key: str, tell: Callable[[], None]
+    ) -> None:
+        """Have it told once an older server does not want an answer any more; `state` is as for `report`."""
+        if self._is_older(name):
+            self._parked.on_withdrawn(state, context, key, tell)
+
     def _is_older(self, name: UpstreamName) -> bool:
         return self._members[name].status.era == "legacy"
 

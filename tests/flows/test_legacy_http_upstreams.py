@@ -550,6 +550,125 @@ async def test_a_question_that_the_server_takes_back_is_not_asked():
         assert answer.result["resultType"] == "complete"
 
 
+async def test_a_question_taken_back_as_others_are_waited_for_is_not_asked(monkeypatch):
+    """Nothing empty is asked; of two the other is (M-19)."""
+
+    async def talk(call):
+        first = asyncio.ensure_future(call.ask("elicitation/create", ASK, id=77))
+        await call.ask("ping")
+        await call.notify("notifications/cancelled", requestId=77)
+        first.cancel()
+        await asyncio.sleep(0.6)  # twice as long as anything is gathered
+        return (await call.ask("roots/list"))["result"]
+
+    monkeypatch.setattr("gateway.upstream.legacy_session.GATHER", 0.3)
+    capabilities = {"elicitation": {}, "roots": {}}
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        params = {"name": "alpha__a"}
+        asked = await gateway.ask("tools/call", params, capabilities=capabilities, token="ANN")
+        assert [one["method"] for one in asked.result["inputRequests"].values()] == ["roots/list"]
+
+
+async def test_a_retry_without_answers_gets_the_result_of_a_question_taken_back():
+    """There is nothing to answer (M-19)."""
+    over = asyncio.Event()
+
+    async def talk(call):
+        waiting = asyncio.ensure_future(call.ask("elicitation/create", ASK, id=77))
+        await over.wait()
+        await call.notify("notifications/cancelled", requestId=77)
+        waiting.cancel()
+        return "went on"
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION, token="ANN")
+        over.set()
+        params = {"name": "alpha__a", "requestState": asked.result["requestState"]}
+        done = await gateway.ask("tools/call", params, capabilities=ELICITATION, token="ANN")
+        assert done.text == "went on"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_an_older_client_is_told_that_a_question_is_taken_back(answered):
+    """And gets what its call comes to, whether or not the server wants to know another thing (9.5, B44)."""
+    over = asyncio.Event()
+
+    async def talk(call):
+        first = asyncio.ensure_future(call.ask("elicitation/create", ASK, id=77))
+        second = asyncio.ensure_future(call.ask("roots/list")) if answered else None
+        await over.wait()
+        await call.notify("notifications/cancelled", requestId=77)
+        first.cancel()
+        return "went on" if second is None else (await second)["result"]
+
+    capabilities = {"elicitation": {}, "roots": {}}
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        running({"alpha": server}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], capabilities=capabilities, token="ann") as client,
+        client.open("tools/call", {"name": "alpha__a"}) as posted,
+    ):
+        server.on("tools/call", streamed(talk))
+        asked = {}
+        for _ in range(1 + answered):
+            question = await posted.next()
+            asked[question["method"]] = question["id"]
+        over.set()
+        taken_back = await posted.next()
+        assert taken_back["method"] == "notifications/cancelled"
+        assert taken_back["params"]["requestId"] == asked["elicitation/create"]
+        if answered:
+            await client.respond(asked["roots/list"], {"roots": []})
+        said = json.loads((await posted.answer())["result"]["content"][0]["text"])
+        assert said == ({"roots": []} if answered else "went on")
+
+
+async def test_an_older_client_hears_at_once_that_its_asking_server_is_lost():
+    """It need not answer first (B44)."""
+
+    async def talk(call):
+        asking = asyncio.ensure_future(call.ask("elicitation/create", ASK))
+        await over.wait()
+        asking.cancel()
+        call.exchange.abort()
+        return text()
+
+    over = asyncio.Event()
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        running({"alpha": server}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], capabilities=ELICITATION, token="ann") as client,
+        client.open("tools/call", {"name": "alpha__a"}) as posted,
+    ):
+        server.on("tools/call", streamed(talk))
+        question = await posted.next()
+        over.set()
+        assert (await posted.next())["params"]["requestId"] == question["id"]
+        assert (await posted.answer())["error"]["message"] == "upstream alpha: connection failed"
+
+
+async def test_what_a_standing_stream_logs_is_nobodys():
+    """It may be about another caller's work (9.5)."""
+
+    async def talk(call):
+        await server.notify("notifications/message", level="error", data="of whom?")
+        await call.notify("notifications/message", level="error", data="heard")
+        return text("done")
+
+    async with (
+        LegacyServer(tools=[tool("a")]) as server,
+        running({"alpha": {"url": server.url, "isolation": "shared"}}) as gateway,
+    ):
+        await server.standing()
+        server.on("tools/call", streamed(talk))
+        meta = {"io.modelcontextprotocol/logLevel": "debug"}
+        answer = await gateway.ask("tools/call", {"name": "alpha__a"}, meta=meta, token="ANN")
+        assert [one["params"]["data"] for one in answer.notices] == ["heard"]
+        await gateway.until_counted('dropped_total{upstream="alpha",what="log"}', 1)
+
+
 async def test_pages_to_visit_become_questions_and_the_call_is_made_again():
     """-32042 with elicitation.url, and -32021 without it (M-21)."""
     page = {"mode": "url", "elicitationId": "e1", "url": "https://a.example/go", "message": "Go there"}

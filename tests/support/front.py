@@ -88,6 +88,9 @@ class Answers:
     def report(self, call: Call, principal: Principal, key: str, params: Mapping[str, Json]) -> None:
         """Nobody wants to know."""
 
+    def on_withdrawn(self, call: Call, principal: Principal, key: str, tell: Callable[[], None]) -> None:
+        """Nothing asked here is ever taken back."""
+
     def note(self, notice: Notice, principal: Principal) -> None:
         """Nobody is to be told."""
 

@@ -1,7 +1,7 @@
 """A parked call is gone on with once, by whom it belongs to, and dropped when nobody comes (M-19, M-20)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -21,6 +21,7 @@ class Call:
     def __init__(self) -> None:
         self.answers: list[Mapping[str, Json]] = []
         self.reports: list[tuple[str, dict[str, Json]]] = []
+        self.withdrawn: dict[str, Callable[[], None]] = {}
         self.asked = asyncio.Event()
         self.dropped = asyncio.Event()
         self.go = asyncio.Event()
@@ -36,6 +37,9 @@ class Call:
 
     def report(self, key: str, params: Mapping[str, Json]) -> None:
         self.reports.append((key, dict(params)))
+
+    def on_withdrawn(self, key: str, tell: Callable[[], None]) -> None:
+        self.withdrawn[key] = tell
 
     async def drop(self) -> None:
         self.dropped.set()
