@@ -33,6 +33,7 @@ from gateway.protocol.jsonrpc import (
     McpError,
     encode,
     notification_message,
+    read_incoming,
 )
 from gateway.protocol.legacy_server import CANCELLED, Greeting, read_messages
 from gateway.protocol.lines import TooLong
@@ -240,6 +241,7 @@ class Channel:
             messages = read_messages(text, None if greeting is None else greeting.version)
         except Malformed as error:
             self._duplex.skip(text, f"{error}"[:200] if text.strip() else "an empty line")
+            self._garbled(text)
             return
         for message in messages:
             self._routed(message)
@@ -255,8 +257,23 @@ class Channel:
         if exchange is not None:
             exchange.end(Failed(self._name, Reason.TOO_LARGE, f"{text.size} bytes"))
 
+    def _garbled(self, text: bytes) -> None:
+        """Have the one call fail whose answer would be one, were it UTF-8."""
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            message = _whole(text.decode("utf-8", "replace").encode())
+        else:
+            return
+        id = None if message is None or message.method is not None else number_of(message.id)
+        exchange = None if id is None else self._exchanges.get(id) or self._carried.get(id)
+        if exchange is not None:
+            exchange.end(Failed(self._name, Reason.PROTOCOL, "its answer is not valid UTF-8"))
+
     def _routed(self, message: Incoming) -> None:
-        if self._session is not None:
+        if message.method is None and number_of(message.id) in self._exchanges:
+            self._answered(message)  # a probe of the modern era, answered late
+        elif self._session is not None:
             waiting = [id for id, exchange in self._carried.items() if not exchange.over]
             # An error without an id answers what was not understood: the only request there is (U-25).
             nameless = message.method is None and message.id is None and len(waiting) == 1
@@ -492,6 +509,14 @@ class ChannelListening:
         if self._opened:
             self._metrics.listen_ended(self._name, how)
             log.debug("upstream %s: its listen ended: %s", self._name, how)
+
+
+def _whole(text: bytes) -> Incoming | None:
+    """Return the one message that a text is, None when it is none."""
+    try:
+        return read_incoming(text)
+    except Malformed:
+        return None
 
 
 def as_failed(failure: UpstreamUnavailable) -> Failed:

@@ -619,7 +619,8 @@ class LegacySession:
         exchange = self._exchanges.get(of) if of is not None else self._only(self._asks)
         try:
             refused = legacy_server.refusal(message, self.capabilities)
-            if refused is None and (exchange is None or not self._asks(exchange.request)):
+            # A call that was answered is over, whether its caller has taken note or not.
+            if refused is None and (exchange is None or exchange.over or not self._asks(exchange.request)):
                 refused = McpError(METHOD_NOT_FOUND, "no call of the client's is known to ask that")
             elif refused is None and exchange is not None and len(exchange.questions) >= _MOST_QUESTIONS:
                 refused = McpError(INTERNAL_ERROR, "too many questions at once")

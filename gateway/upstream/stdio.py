@@ -11,9 +11,9 @@ import logging
 import os
 import random as chance
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from gateway import config
 from gateway.protocol.call import (
@@ -63,6 +63,7 @@ from gateway.upstream.transport import Listening
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Opener: TypeAlias = Literal["discover", "initialize"]
 
 _STABLE = 60.0
@@ -108,6 +109,8 @@ class StdioUpstream:
         self._slots = asyncio.Semaphore(settings.connections)
         self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
+        self._patient = settings.era == "modern"
+        """Whether it is known to be modern, however long it takes to say so."""
         self._process: Process | None = None
         self._left: set[Process] = set()
         """All that were started, everybody's and callers' own, and are not gone yet."""
@@ -253,27 +256,34 @@ class StdioUpstream:
 
     async def _settled(self) -> "Process":
         """Return a process that can be used; raises UpstreamUnavailable when there is none."""
-        opener = self._opener
+        opener, patient = self._opener, self._patient
         while True:
             process = await self._started(Key())
-            verdict = await self._spoken_to(process, opener)
+            verdict = await self._spoken_to(process, opener, patient)
             if verdict.reason is None:
                 if verdict.version is not None and verdict.era == "modern":
                     self.version = verdict.version
-                if verdict.era == "legacy" and self._settings.era == "auto" and process.mute:
-                    self._opener = "initialize"  # it would be waited for in vain again
+                self._remember(process)
                 return process
             died = process.channel.failure
             await process.close()
+            self._remember(None)
             if died is None or opener == "initialize" or self._settings.era != "auto":
                 raise Failed(self._name, verdict.reason, verdict.detail, lost=died is not None)
             # It may be one that ends at an opener it does not know (U-19).
             opener = "initialize"
 
-    async def _spoken_to(self, process: "Process", opener: Opener) -> Verdict:
+    def _remember(self, process: "Process | None") -> None:
+        """Keep what spares the next process a wait in vain; once it fails, nothing is known (U-19a)."""
+        if self._settings.era == "auto":
+            mute = process is not None and process.mute and process.session is not None
+            self._opener = "initialize" if mute else "discover"
+            self._patient = process is not None and process.late
+
+    async def _spoken_to(self, process: "Process", opener: Opener, patient: bool) -> Verdict:
         try:
             async with asyncio.timeout(self._settings.max_timeout):
-                return await process.settle(opener)
+                return await process.settle(opener, patient=patient)
         except TimeoutError:
             detail = f"no answer to its handshake in {self._settings.max_timeout:g}s"
             return Verdict(None, reason=Reason.TIMEOUT, detail=detail, outage=True)
@@ -340,7 +350,8 @@ class StdioUpstream:
         opener: Opener = "initialize" if shared is not None and shared.session is not None else "discover"
         try:
             process = await self._started(key)
-            verdict = await self._spoken_to(process, opener)
+            # What everybody's has said it is, this one is as well, sooner or later.
+            verdict = await self._spoken_to(process, opener, patient=shared is not None)
             if verdict.reason is not None:
                 await process.close()
                 raise Failed(self._name, verdict.reason, verdict.detail)
@@ -395,6 +406,9 @@ class StdioUpstream:
 
     def listening(self, session: LegacySession, ears: Ears) -> LegacyListening:
         return LegacyListening(session, ears, idle=self._settings.listen_idle, metrics=self._metrics)
+
+    def start(self, coro: Coroutine[Any, Any, T], what: str) -> "asyncio.Task[T]":
+        return self._background.start(coro, name=f"{what} {self._name}")
 
     @property
     def forced(self) -> bool:
@@ -455,6 +469,8 @@ class Process:
         self.verdict = Verdict(None, reason=Reason.DOWN, detail="its handshake is not over")
         self.mute = False
         """Whether it said nothing at all to the probe."""
+        self.late = False
+        """Whether it took its time to say that it is modern."""
 
     def __repr__(self) -> str:
         return f"<Process {self.verdict.era or 'starting'}, {self._program!r}>"
@@ -490,55 +506,102 @@ class Process:
     def ended(self) -> bool:
         return self.channel.failure is not None
 
-    async def settle(self, opener: Opener) -> Verdict:
-        """Find out what it speaks, beginning with this (U-19); raises nothing but for being cancelled."""
-        if opener == "discover":
-            self.verdict = await self._discover()
-            settled = self.verdict.reason is None or self._upstream.forced
-            if settled or self.channel.failure is not None:
-                return self.verdict
-        before, self.verdict = self.verdict, await self._initialize()
-        if self.verdict.reason is Reason.ERA and before.era == "modern":
-            self.verdict = before  # it named versions, and none of ours
+    async def settle(self, opener: Opener, *, patient: bool) -> Verdict:
+        """Find out what it speaks, beginning with this (U-19); raises nothing but for being cancelled.
+
+        With patience its first answer is waited for, however long that takes.
+        """
+        if opener == "initialize":
+            self.verdict = await self._shaken(None)
+            return self.verdict
+        probing = self._upstream.start(self._discover(), "probe")
+        try:
+            self.verdict = await self._probed(probing, patient)
+        finally:
+            probing.cancel()
         return self.verdict
+
+    async def _probed(self, probing: "asyncio.Task[Verdict]", patient: bool) -> Verdict:
+        """Return what its answer means; one that says nothing yet is greeted as an older server as well."""
+        await asyncio.wait([probing], timeout=None if patient else self._upstream.probe_timeout)
+        if not probing.done():
+            self.mute = True
+            return await self._shaken(probing)
+        before = probing.result()
+        if before.reason is None or self._upstream.forced or self.channel.failure is not None:
+            return before
+        verdict = await self._shaken(None)
+        named = verdict.reason is Reason.ERA and before.era == "modern"
+        return before if named else verdict  # it named versions, and none of ours
+
+    async def _shaken(self, probing: "asyncio.Task[Verdict] | None") -> Verdict:
+        """Shake hands as with an older server, or learn meanwhile that it is a modern one that was slow.
+
+        Whoever takes the handshake is spoken to that way; but one that has taken the probe may refuse it,
+        in the proper words or in any others, or not answer it at all.
+        """
+        shaking = self._upstream.start(self._initialize(), "greet")
+        try:
+            both = [shaking] if probing is None else [shaking, probing]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            slow = probing is not None and probing.done() and probing.result().reason is None
+            await asyncio.wait([shaking], timeout=self._upstream.probe_timeout if slow else None)
+            greeted = shaking.result() if shaking.done() else None
+        finally:
+            shaking.cancel()
+        if probing is not None and probing.done():
+            self.mute = False
+            self.late = probing.result().reason is None
+        if isinstance(greeted, Verdict) and (greeted.reason is None or not self.late):
+            return greeted
+        refused = Verdict(None, reason=Reason.ERA, detail="it does not answer initialize")
+        if isinstance(greeted, UpstreamError):
+            refused = Verdict(None, reason=Reason.ERA, detail=f"it refuses initialize: error {greeted.code}")
+            wants_other = greeted.code == UNSUPPORTED_PROTOCOL_VERSION and mutual(supported_versions(greeted))
+            if probing is None and not wants_other:
+                return refused
+        self.channel.speak_modern()
+        self.session = None
+        if probing is not None and self.late:
+            return probing.result()
+        verdict = await self._asked_again()
+        return verdict if verdict.reason is None or self.channel.failure is not None else refused
+
+    async def _asked_again(self) -> Verdict:
+        """Probe one that is known to answer."""
+        try:
+            async with asyncio.timeout(self._upstream.probe_timeout):
+                return await self._discover()
+        except TimeoutError:
+            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
 
     async def _discover(self) -> Verdict:
         """Ask it as a modern server; a probe is never cancelled, which could only confuse."""
         try:
-            async with asyncio.timeout(self._upstream.probe_timeout):
-                reply = await negotiated(
-                    self, lambda: self.channel.call(PROBE, version=self.version, cancel=False)
-                )
-        except TimeoutError:
-            self.mute = True
-            return Verdict(None, reason=Reason.TIMEOUT, detail="no answer to server/discover", outage=True)
+            reply = await negotiated(
+                self, lambda: self.channel.call(PROBE, version=self.version, cancel=False)
+            )
         except (UpstreamError, UpstreamUnavailable) as error:
             return judge(error, forced=self._upstream.forced)
         return judge(reply, forced=self._upstream.forced)
 
-    async def _initialize(self, *, again: bool = True) -> Verdict:
-        """Shake hands as with an older server; one that took the probe late, and says so, is modern."""
+    async def _initialize(self) -> Verdict | UpstreamError:
+        """Return what comes of a handshake, or how it is refused."""
         session = self.channel.speak(partial(self._upstream.session, self._key, self._ears))
         self.session = session
         try:
             return _verdict(await session.open())
         except UpstreamError as error:
-            if error.code == UNSUPPORTED_PROTOCOL_VERSION and again and mutual(supported_versions(error)):
-                self.channel.speak_modern()
-                self.session = None
-                return await self._discover()
-            return Verdict(None, reason=Reason.ERA, detail=f"it refuses initialize: error {error.code}")
+            return error
         except UpstreamUnavailable as error:
             return Verdict(None, reason=error.reason, detail=error.detail, outage=error.outage)
 
     async def ping(self) -> Verdict:
-        """Return what it is, having heard from it; raises UpstreamUnavailable."""
+        """Return what it is, having heard from it; raises UpstreamUnavailable, or TimeoutError if it may."""
         if self.session is not None:
             await self.session.ping()
             return self.verdict
         verdict = await self._discover()
-        if verdict.reason is Reason.TIMEOUT:
-            raise TimeoutError
         if verdict.reason is not None:
             raise Failed(self.name, verdict.reason, verdict.detail)
         self.verdict = verdict

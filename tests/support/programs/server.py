@@ -26,8 +26,8 @@ from typing import Any
 VERSION = "2026-07-28"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 TOOLS = (
-    "ask", "change", "close_stdout", "die", "echo", "environment", "fold", "get_note", "hang", "log", "pid",
-    "progress", "release", "seen", "set_note", "size", "update",
+    "ask", "ask_late", "change", "close_stdout", "die", "echo", "environment", "fold", "garble", "get_note",
+    "hang", "log", "pid", "progress", "release", "seen", "set_note", "size", "update",
 )  # fmt: skip
 SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
@@ -178,6 +178,13 @@ class Server:
                 self.text(id, dict(os.environ))
             case "fold":
                 self.text(id, {"cwd": os.getcwd(), "argv": sys.argv[1:]})
+            case "garble":
+                sys.stdout.buffer.write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":["\xff"]}}\n' % id)
+                sys.stdout.buffer.flush()
+            case "ask_late":
+                late = b'{"jsonrpc":"2.0","id":"late","method":"roots/list"}'
+                sys.stdout.buffer.write(b'{"jsonrpc":"2.0","id":%d,"result":{}}\n%s\n' % (id, late))
+                sys.stdout.buffer.flush()
             case "hang":
                 self.hanging.append(id)
             case "release":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway import config
 from gateway.protocol.call import Change, Context, Reason, Reply, Request, UpstreamName
@@ -103,7 +104,7 @@ async def upstream(*arguments: str, **members: Any) -> AsyncIterator[Upstream]:
             "legacy",
             ["server/discover", "initialize", "notifications/initialized"],
         ),
-        (("--late",), "modern", ["server/discover", "initialize", "server/discover"]),
+        (("--late",), "modern", ["server/discover", "initialize"]),
     ],
 )
 async def test_the_era_is_told_by_the_first_answers(
@@ -172,6 +173,107 @@ async def test_what_else_a_probe_may_be_answered(first: str, era: str) -> None:
     async with upstream(script=script) as one:
         verdict = await one.transport.probe()
         assert (verdict.era, verdict.reason) == (era, None)
+
+
+SLOW = """
+import json, os, sys
+held, process = [], os.getpid()
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "server/discover" and not held: held.append(id)
+    answers = {}
+    %s
+    for id, answer in answers.items():
+        print(json.dumps({"jsonrpc": "2.0", "id": id, **answer}), flush=True)
+"""
+VERSIONS = '{"result": {"supportedVersions": ["2026-07-28"], "capabilities": {}}}'
+
+
+@pytest.mark.parametrize(
+    "manners",
+    [
+        f"""if method == "initialize":
+        answers = {{held[0]: {VERSIONS}, id: {{"error": {{"code": -32601, "message": "no"}}}}}}""",
+        f"""if method == "initialize":
+        answers = {{id: {{"error": {{"code": -32601, "message": "no"}}}}}}
+    if method == "server/discover" and id != held[0]: answers = {{id: {VERSIONS}}}""",
+        f"""if method == "initialize":
+        wanted = {{"supported": ["2026-07-28"]}}
+        answers = {{id: {{"error": {{"code": -32022, "message": "", "data": wanted}}}}}}
+    if method == "server/discover" and id != held[0]: answers = {{id: {VERSIONS}}}""",
+        f"""if method == "initialize":
+        answers = {{held[0]: {VERSIONS}}}""",
+        f"""if method == "initialize":
+        answers = {{held[0]: {VERSIONS}, id: {{"result": {{}}}}}}""",
+    ],
+    ids=["answers-late", "lost-the-probe", "names-versions", "knows-no-initialize", "answers-anything"],
+)
+async def test_a_modern_one_that_is_slow_to_start_is_understood_in_the_end(manners: str) -> None:
+    """The first probe is waited for in vain only if it is not answered late (U-19)."""
+    async with upstream(script=SLOW % manners, timeout=0.5) as one:
+        while (verdict := await one.transport.probe()).reason is Reason.TIMEOUT:
+            pass
+        assert (verdict.era, verdict.reason) == ("modern", None)
+
+
+async def test_one_of_both_eras_that_was_slow_once_is_given_time_to_be_modern(tmp_path: Path) -> None:
+    """Its process took the handshake, and means it (U-19a); the next one is waited for."""
+    mark = tmp_path / "was here"
+    script = (
+        SLOW
+        % f"""if method == "initialize":
+        {GREETING.replace('answer["result"]', "greeting")}
+        answers = {{held[0]: {VERSIONS}, id: {{"result": greeting}}}}
+    if method == "server/discover" and os.path.exists({str(mark)!r}): answers = {{id: {VERSIONS}}}
+    if method == "ping": answers = {{id: {{"result": {{}}}}}}
+    if method == "tools/call": open({str(mark)!r}, "w"); sys.exit(0)"""
+    )
+    async with upstream(script=script, timeout=0.5) as one:
+        while (verdict := await one.transport.probe()).reason is Reason.TIMEOUT:
+            pass
+        assert verdict.era == "legacy"
+        with pytest.raises(Failed):
+            await one.tool("die")
+        await one.changes.get()
+        assert (await one.transport.probe()).era == "modern"
+
+
+async def test_one_that_is_said_to_be_modern_may_start_slowly() -> None:
+    async with upstream(era="modern", timeout=0.01) as one:
+        assert await one.openers() == ["server/discover"]
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_an_answer_that_is_not_utf8_fails_its_call(era: str) -> None:
+    async with upstream("--era", era) as one:
+        with pytest.raises(Failed) as caught:
+            await one.tool("garble")
+        assert (caught.value.reason, caught.value.detail) == (
+            Reason.PROTOCOL,
+            "its answer is not valid UTF-8",
+        )
+        assert await one.tool("echo")
+
+
+async def test_what_is_asked_right_behind_the_result_is_refused() -> None:
+    """The call that it came up in is over (M-22)."""
+    async with upstream("--era", "legacy", isolation="caller") as one:
+        name = json.dumps("ask_late").encode()
+        may_ask = Request(
+            "tools/call",
+            {"name": name, "arguments": b"{}"},
+            capabilities=b'{"roots":{}}',
+            context=Context("ann"),
+        )
+        await one.transport.call(may_ask)
+        seen = replace(may_ask, params={**may_ask.params, "name": b'"seen"'})
+        while True:
+            reply = await one.transport.call(seen)
+            heard = json.loads(json.loads(bytes(reply.result))["content"][0]["text"])
+            if late := [message for message in heard if message.get("id") == "late"]:
+                break
+        assert late[0]["error"]["code"] == -32601
 
 
 async def test_one_that_speaks_no_version_of_ours_is_said_to() -> None:
