@@ -259,9 +259,14 @@ class HttpLine:
             retry_after=retry_after(response.headers.get("Retry-After"), self._wall_clock()),
         )
 
-    async def odd(self, response: Response, media: str, authorization: str | None) -> Failed:
-        """Return the failure for an answer that is neither JSON nor a stream, its text in the detail."""
-        return self.oddly(response, media, await self.some(response), authorization)
+    async def odd(
+        self, response: Response, media: str, authorization: str | None, *, secret: bool = False
+    ) -> Failed:
+        """Return the failure for an answer that is neither JSON nor a stream, its text in the detail.
+
+        Not where the request is `secret`, for the text may repeat it.
+        """
+        return self.oddly(response, media, b"" if secret else await self.some(response), authorization)
 
     def oddly(self, response: Response, media: str, text: bytes, authorization: str | None) -> Failed:
         """Return the same for an answer whose text was read already."""

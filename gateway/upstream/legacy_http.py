@@ -32,6 +32,7 @@ from gateway.upstream.legacy_session import (
     LegacySession,
     SessionGone,
     forgets,
+    is_answer,
     number_of,
 )
 from gateway.upstream.parked import Parked
@@ -48,10 +49,11 @@ _GOODBYE = 5.0
 """The longest a server is waited for that is told of the end of its session."""
 _HEAD = 5.0
 """A standing stream whose head is held back this long counts as open: there is nothing to say yet."""
-_RETRY = 1.0
 _LONGEST_RETRY = 60.0
 _RESUMPTIONS = 5
 """How often in a row a stream is resumed that says nothing."""
+_STABLE = 5.0
+"""A standing stream that lasted so long was none of those that end as they begin (B45)."""
 
 
 class HttpSession:
@@ -75,7 +77,7 @@ class HttpSession:
         self._pace = pace
         self._random = random
         self.ears = Ears(changes, key.partition, on_idle)
-        self._wire = _Wire(line, key.authorization)
+        self._wire = _Wire(line, key.authorization, pace, random)
         self.session = LegacySession(
             line.name,
             self._wire,
@@ -172,25 +174,26 @@ class HttpSession:
 
     async def _stand(self) -> None:
         """Keep the standing stream open for as long as the session lasts, if the server has one."""
-        failures, place = 0, _Place()
+        failures, silent, place = 0, 0, _Place()
+        clock = asyncio.get_running_loop().time
         while True:
             place.resumed()
-            began = await self._stood_until_lost(place)
-            if began is None:
+            place.retry = None  # no wish of the stream before is heeded
+            since = clock()
+            if not await self._stood_until_lost(place):
                 return
-            failures = 1 if began else failures + 1
-            if place.id is None or failures > _RESUMPTIONS:
+            stable = clock() - since >= _STABLE
+            failures = 1 if stable else failures + 1
+            silent = 0 if stable or place.heard else silent + 1
+            if place.id is None or silent > _RESUMPTIONS:
                 # What was said meanwhile will not be said again (L-18).
                 place.id = None
                 self.ears.lose(Failed(self._line.name, Reason.CONNECT, "its stream ended", transient=True))
-            pause = self._pace.pause(failures, self._random())
-            if place.retry is not None:
-                pause = place.retry if began else max(place.retry, pause)
             self._wanted.clear()
-            await happens(self._wanted, pause)
+            await happens(self._wanted, place.pause(self._pace, failures, self._random()))
 
-    async def _stood_until_lost(self, place: "_Place") -> bool | None:
-        """Have one stream; whether it began, None when there is to be no other."""
+    async def _stood_until_lost(self, place: "_Place") -> bool:
+        """Have one stream, if it begins; whether there is to be another."""
         try:
             await self._stood(place)
         except SessionGone:
@@ -199,35 +202,35 @@ class HttpSession:
             log.debug("upstream %s: its standing stream: %s", self._line.name, failure.detail)
             if failure.status is not None and failure.status < 500 and failure.status not in _LATER:
                 self._know(False)  # 405 above all: it has none
-                return None
+                return False
             self._know(failure)
-            return False
+            return True
         except Challenge as challenge:  # calls say so, too
             log.debug("upstream %s: no standing stream: HTTP %d", self._line.name, challenge.status)
             self._know(False)
-            return None
+            return False
         if place.id is None:
             self._know(None)
         return True
 
-    async def _doubted(self) -> bool | None:
-        """Find out whether it is the session that is not there, or only a route for GET."""
+    async def _doubted(self) -> bool:
+        """Find out whether it is the session that is not there, or a route for GET; whether to ask again."""
         try:
             async with asyncio.timeout(self._open_timeout):
                 await self.session.ping()
         except SessionGone as gone:
             self.gone(gone)
-            return None
+            return False
         except Failed as failure:
             self._know(failure)
-            return False
+            return True
         except TimeoutError:
             self._know(Failed(self._line.name, Reason.TIMEOUT, "no answer to ping", transient=True))
-            return False
+            return True
         except Challenge as challenge:
             log.debug("upstream %s: no standing stream: HTTP %d", self._line.name, challenge.status)
         self._know(False)
-        return None
+        return False
 
     async def _stood(self, place: "_Place") -> None:
         """Read one stream to its end; raises when it does not begin."""
@@ -265,17 +268,28 @@ class _Place:
     def __init__(self) -> None:
         self.id: str | None = None
         self.retry: float | None = None
+        self.begun = False
+        """Whether the stream said anything."""
+        self.heard = False
+        """Whether it said what is no mere mark of a place."""
 
     def resumed(self) -> None:
-        """Heed no wish of the stream before."""
-        self.retry = None
+        """Take note that another stream goes on."""
+        self.begun = self.heard = False
 
     def left(self, event: Event) -> None:
         """Take note of an event that was read."""
+        self.begun = True
         if event.id:
             self.id = event.id
         if event.retry is not None:
             self.retry = min(event.retry / 1000, _LONGEST_RETRY)
+
+    def pause(self, pace: Pace, failures: int, chance: float) -> float:
+        """Return the wait before the next stream: what the server wishes, if that is no storm (B45)."""
+        if self.retry is not None and self.retry >= pace.first:
+            return self.retry
+        return pace.pause(failures, chance)
 
 
 class _Wire:
@@ -283,9 +297,13 @@ class _Wire:
 
     apart = True
 
-    def __init__(self, line: HttpLine, authorization: str | None) -> None:
+    def __init__(
+        self, line: HttpLine, authorization: str | None, pace: Pace, random: Callable[[], float]
+    ) -> None:
         self._line = line
         self._authorization = authorization
+        self._pace = pace
+        self._random = random
         self._version: str | None = None
         self.session: LegacySession
         self.id: str | None = None
@@ -311,7 +329,7 @@ class _Wire:
         response = await self._post(message)
         try:
             if not response.ok:
-                raise await self.refused(response)
+                raise await self.refused(response, secret=is_answer(message))
             self._line.let_end(response)
         except BaseException:
             response.close()
@@ -334,8 +352,13 @@ class _Wire:
             slot.release()
             self._line.count(-1)
 
-    async def refused(self, response: Response, of: int | None = None) -> Failed | UpstreamError:
-        """Return what the refusal of a request means; raises what a refused credential does."""
+    async def refused(
+        self, response: Response, of: int | None = None, *, secret: bool = False
+    ) -> Failed | UpstreamError:
+        """Return what the refusal of a message means; raises what a refused credential does.
+
+        `of` is the id of a request; what a `secret` message is refused with may repeat it.
+        """
         media = self._line.media(response)
         text = await self._line.body(response)
         said: Incoming | None = None
@@ -348,33 +371,35 @@ class _Wire:
         own = named and error is not None and error.code in _OF_REQUESTS
         if self.id is not None and not own and forgets(response.status, text):
             return SessionGone(self._line.name, f"HTTP {response.status}")
+        if secret:
+            return self._line.status(response)
         if error is not None:
             return UpstreamError(error, response.status)
         return self._line.oddly(response, media, text, self._authorization)
 
-    async def read(self, response: Response, exchange: Exchange | None, place: _Place) -> int:
-        """Hand on what a stream says, to its end or until it answers; return how many events that were."""
-        parser, count = SseParser(self._line.limit), 0
+    async def read(self, response: Response, exchange: Exchange | None, place: _Place) -> None:
+        """Hand on what a stream says, to its end or until it answers; whoever is slow slows it down."""
+        parser = SseParser(self._line.limit)
         of = None if exchange is None else exchange.id
         self._line.metrics.stream_opened("upstream")
         try:
             while chunk := await self._line.some(response):
                 for event in parser.feed(chunk):
-                    count += 1
                     place.left(event)
                     if event.event not in ("", "message") or not event.data:
                         continue  # other events are other people's; empty data primes a resumption
+                    place.heard = True
                     self._hear(event.data, of)
-                    if exchange is not None and exchange.over:
-                        self._line.let_end(response)
-                        return count
-                if exchange is not None:
-                    await exchange.room()
+                    if exchange is not None:
+                        if exchange.over:
+                            self._line.let_end(response)
+                            return
+                        await exchange.room()
+                    await self.session.room()
         except EventTooLarge:
             raise self._line.too_large() from None
         finally:
             self._line.metrics.stream_closed("upstream")
-        return count
 
     async def _post(self, message: bytes) -> Response:
         headers = {
@@ -416,21 +441,22 @@ class _Wire:
 
     async def _streamed(self, response: Response, exchange: Exchange) -> None:
         """Read an answer's stream, and go on with it where it was left, if the server says how (X-29)."""
-        place, silent = _Place(), 0
+        place, silent, empty = _Place(), 0, 0
         while True:
+            place.resumed()
             try:
-                count = await self.read(response, exchange, place)
+                await self.read(response, exchange, place)
             except Failed as failure:
                 if place.id is None or failure.reason is not Reason.CONNECT:
                     raise
-                count = 0
             finally:
                 if not exchange.over:
                     response.close()
-            silent = 0 if count else silent + 1
+            silent = 0 if place.begun else silent + 1
+            empty = 0 if place.heard else empty + 1
             if exchange.over or place.id is None or silent > _RESUMPTIONS:
                 return
-            await asyncio.sleep(_RETRY if place.retry is None else place.retry)
+            await asyncio.sleep(place.pause(self._pace, max(empty, 1), self._random()))
             headers = self.headers(accept="text/event-stream", place=place)
             response = await self._line.post(headers, b"", self._authorization, verb="GET")
             try:

@@ -46,6 +46,7 @@ from gateway.protocol.jsonrpc import (
     is_null,
     is_object,
     notification_message,
+    read_incoming,
     split,
     text_or_none,
     value,
@@ -99,6 +100,11 @@ def forgets(status: int, text: bytes) -> bool:
     return status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
+def is_answer(message: bytes) -> bool:
+    """Whether a message of ours answers the server: what a user said is in it then (M-25)."""
+    return read_incoming(message).method is None
+
+
 class Wire(Protocol):
     """How the messages of one session travel. It hands what arrives to `LegacySession.heard`."""
 
@@ -144,6 +150,8 @@ class Exchange:
         """Told, by the same keys, once an answer is not wanted any more."""
         self.shown: set[str] = set()
         self.carrying: asyncio.Task[None] | None = None
+        self.handing: set[asyncio.Task[None]] = set()
+        """Answers on their way to the server."""
         self.released = released
         self._keys = itertools.count(1)
         self._stir = asyncio.Event()
@@ -284,6 +292,7 @@ class LegacySession:
         self._exchanges: dict[int, Exchange] = {}
         self._failure: BaseException | None = None
         self._tellings = 0
+        self._told_one = asyncio.Event()
         self._level: str | None = None
         self._levels = asyncio.Lock()
         self._turn = asyncio.Lock()
@@ -504,6 +513,8 @@ class LegacySession:
         exchange.end(Failed(self.name, Reason.STOPPING))
         if exchange.carrying is not None and not isinstance(exchange.outcome, Reply):
             exchange.carrying.cancel()  # nothing comes any more that anybody waits for
+        for task in exchange.handing:
+            asyncio.get_running_loop().call_later(_LAST_WORDS, task.cancel)
         if exchange.released is not None:
             exchange.released()
         if not self._exchanges and self._on_idle is not None:
@@ -561,22 +572,26 @@ class LegacySession:
     async def go_on(self, exchange: Exchange, answers: Mapping[str, Json], emit: Emit | None) -> Reply:
         """Give the server what a client answered, and return the result or what else there is to ask."""
         exchange.withdrawn.clear()
-        try:
-            if exchange.over:
-                return await self._follow(exchange, emit)
-            for key in list(exchange.questions):
-                given = answers.get(key)
-                if given is not None and is_object(given):
-                    question = exchange.questions.pop(key)
-                    await self.wire.send(legacy_server.answer_message(question.id, given))
-            exchange.shown = set()  # what nobody answered is asked again
-        except BaseException as error:
-            self._cancelled(exchange)
-            self._finish(exchange)
-            if isinstance(error, SessionGone):  # the call itself had been sent
-                raise Failed(self.name, Reason.STATUS, error.detail) from None
-            raise
+        for key in [] if exchange.over else list(exchange.questions):
+            given = answers.get(key)
+            if given is not None and is_object(given):
+                question = exchange.questions.pop(key)
+                handing = self._hand_over(exchange, legacy_server.answer_message(question.id, given))
+                task = self._background.start(handing, name=f"answer {self.name}")
+                exchange.handing.add(task)
+                task.add_done_callback(exchange.handing.discard)
+        exchange.shown = set()  # what nobody answered is asked again
         return await self._follow(exchange, emit)
+
+    async def _hand_over(self, exchange: Exchange, answer: bytes) -> None:
+        """Send an answer; the result may be there before it is said to have been taken."""
+        try:
+            await self.wire.send(answer)
+        except SessionGone as gone:  # the call itself had been sent
+            exchange.end(Failed(self.name, Reason.STATUS, gone.detail))
+        except (McpError, UpstreamUnavailable, Challenge) as error:
+            self._cancelled(exchange)
+            exchange.end(error)
 
     def drop(self, exchange: Exchange) -> None:
         """End a suspended call."""
@@ -733,6 +748,12 @@ class LegacySession:
             except UpstreamError as error:
                 log.debug("upstream %s: no log level: error %d", self.name, error.code)
 
+    async def room(self) -> None:
+        """Return once the server may ask for more: each answer has its time."""
+        while self._tellings >= _MOST_TOLD:
+            self._told_one.clear()
+            await self._told_one.wait()
+
     def _tell(self, message: bytes, *, must: bool = False) -> None:
         """Send what nobody waits for."""
         if self._tellings >= _MOST_TOLD and not must:
@@ -749,6 +770,7 @@ class LegacySession:
             log.debug("upstream %s: it could not be told: %s", self.name, error)
         finally:
             self._tellings -= 1
+            self._told_one.set()
 
     def _dropped(self, what: str, why: str) -> None:
         self._metrics.dropped(self.name, what)

@@ -164,7 +164,8 @@ class ModernHttpUpstream:
         # A missing type is JSON when it reads as JSON (B26).
         if media in ("application/json", ""):
             return await self._from_json(response, conversation, media)
-        raise await self._line.odd(response, media, request.authorization)
+        answers = "inputResponses" in request.params  # what a user said reaches no log (M-25)
+        raise await self._line.odd(response, media, request.authorization, secret=answers)
 
     async def _expect_stream(self, response: Response, id: int, authorization: str | None) -> None:
         """Return if the answer to a listen is a stream, else raise what it says instead."""

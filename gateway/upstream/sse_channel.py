@@ -19,7 +19,7 @@ from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
 from gateway.upstream.failures import Failed
 from gateway.upstream.http_line import HttpLine
 from gateway.upstream.legacy_listening import Changes, Ears
-from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets
+from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets, is_answer
 from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.sessions import Key
@@ -104,6 +104,8 @@ class SseDuplex:
                 if forgets(response.status, text):
                     # The stream may stay open for long: a proxy holds it (B02).
                     raise SessionGone(self._line.name, f"HTTP {response.status}")
+                if is_answer(message):
+                    raise self._line.status(response)  # its words may repeat what a user said
                 raise self._line.oddly(response, media, text, self._authorization)
             self._line.let_end(response)
         except BaseException:

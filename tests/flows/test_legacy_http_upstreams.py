@@ -669,6 +669,107 @@ async def test_what_a_standing_stream_logs_is_nobodys():
         await gateway.until_counted('dropped_total{upstream="alpha",what="log"}', 1)
 
 
+async def test_a_result_is_handed_on_though_the_answer_is_not_said_to_be_taken():
+    """The server may work on before it answers that POST."""
+    over = asyncio.Event()
+
+    async def talk(call):
+        return (await call.ask("elicitation/create", ASK))["result"]
+
+    async def taken(exchange):
+        message = exchange.received.message
+        if "id" in message and "method" not in message:
+            server._questions.pop(message["id"]).set_result(message)
+            await over.wait()
+            await status(202)(exchange)
+        else:
+            await legacy(exchange)
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        server.on("", taken)
+        assert await _answered(gateway, {"action": "decline"}) == {"action": "decline"}
+        over.set()
+
+
+async def _answered(gateway, answer):
+    """Return what a call comes to that asks one question, answered so, or the error's code."""
+    asked = await gateway.ask("tools/call", {"name": "alpha__a"}, capabilities=ELICITATION, token="ANN")
+    ((key, _),) = asked.result["inputRequests"].items()
+    params = {
+        "name": "alpha__a",
+        "inputResponses": {key: answer},
+        "requestState": asked.result["requestState"],
+    }
+    done = await gateway.ask("tools/call", params, capabilities=ELICITATION, token="ANN")
+    return done.text if "result" in done.message else done.code
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/json"])
+async def test_what_a_user_answered_reaches_no_log(media, caplog):
+    """Not even where the server refuses it and says all of it again (M-25)."""
+    caplog.set_level("DEBUG", logger="gateway")
+
+    async def talk(call):
+        return await call.ask("elicitation/create", ASK)
+
+    async def refused(exchange):
+        message = exchange.received.message
+        if "id" in message and "method" not in message:
+            said = {"jsonrpc": "2.0", "error": {"code": -32603, "message": json.dumps(message)}}
+            await status(500, json.dumps(said).encode(), media)(exchange)
+        else:
+            await legacy(exchange)
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        server.on("", refused)
+        assert await _answered(gateway, {"action": "accept", "content": {"pin": "4711-SECRET"}}) == -32603
+        call = server.seen("tools/call")[0]
+        assert (await server.arrived("notifications/cancelled")).params["requestId"] == call.message["id"]
+    assert "HTTP 500" in caplog.text
+    assert "4711-SECRET" not in caplog.text
+
+
+async def test_what_a_user_answered_to_a_modern_server_reaches_no_log_either(caplog):
+    """M-25."""
+    caplog.set_level("DEBUG", logger="gateway")
+    form = {"method": "elicitation/create", "params": ASK}
+    asks = result({"resultType": "input_required", "inputRequests": {"k": form}, "requestState": "s"})
+
+    async def refused(exchange):
+        await status(500, b"got " + exchange.received.body, "text/plain")(exchange)
+
+    async with ScriptedUpstream(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.once("tools/call", asks)
+        server.on("tools/call", refused)
+        assert await _answered(gateway, {"action": "accept", "content": {"pin": "4711-SECRET"}}) == -32603
+    assert "HTTP 500" in caplog.text
+    assert "4711-SECRET" not in caplog.text
+
+
+async def test_many_messages_in_one_write_all_arrive():
+    """Who made the call slows its stream down, and so do the answers to the server."""
+    answered = []
+
+    async def talk(call):
+        said = [notification("notifications/message", level="info", data=number) for number in range(1000)]
+        for _ in range(300):
+            id, answer = server.question(None)
+            answered.append(answer)
+            said.append({"jsonrpc": "2.0", "id": id, "method": "ping"})
+        await call.response.write(b"".join(map(event, said)))
+        await asyncio.gather(*answered)
+        return "done"
+
+    async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
+        server.on("tools/call", streamed(talk))
+        meta = {"io.modelcontextprotocol/logLevel": "debug"}
+        answer = await gateway.ask("tools/call", {"name": "alpha__a"}, meta=meta, token="ANN")
+        assert [one["params"]["data"] for one in answer.notices] == list(range(1000))
+        assert answer.text == "done"
+
+
 async def test_pages_to_visit_become_questions_and_the_call_is_made_again():
     """-32042 with elicitation.url, and -32021 without it (M-21)."""
     page = {"mode": "url", "elicitationId": "e1", "url": "https://a.example/go", "message": "Go there"}
@@ -896,6 +997,66 @@ async def test_an_answers_stream_that_was_cut_is_gone_on_with():
         server.on("tools/call", sse(b": nothing\n\n"))
         with pytest.raises(UpstreamUnavailable):
             await gateway.tool()
+
+
+class Noting(pools.Pace):
+    """A pace that keeps how long the rows of failures were that it was asked about."""
+
+    def __init__(self, first, longest):
+        super().__init__(first, longest, patience=2.0, gap=0.0)
+        object.__setattr__(self, "rows", [])
+
+    def pause(self, failures, chance):
+        self.rows.append(failures)
+        return super().pause(failures, chance)
+
+
+@pytest.mark.parametrize("ending", [b"", b"retry: 0\n\n", b"id: 1\nretry: 1\ndata: \n\n"])
+async def test_a_standing_stream_that_ends_as_it_begins_is_asked_for_ever_less(ending):
+    """Whatever pause it wishes for (B45)."""
+    pace = Noting(0.01, 0.02)
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server, pace=pace) as gateway:
+        server.on("", sse(*[ending] if ending else []))
+        await gateway.tool(context=Context("ann"))
+        session = server.sessions["session-2"]
+        await server.until(lambda: len([one for one in server.seen("") if _in(session, one)]) > 4)
+        assert {1, 2, 3, 4} <= set(pace.rows)
+        server.reset()
+
+
+async def test_a_server_that_wishes_for_a_pause_gets_it():
+    """Within reason."""
+    pace = Noting(0.01, 60.0)
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server, pace=pace):
+        server.on("", sse(b"id: 1\nretry: 20\ndata: \n\n"))
+        await server.until(lambda: len(server.seen("")) > 5)
+        assert pace.rows == []
+        server.reset()
+
+
+async def test_an_answers_stream_that_says_nothing_new_is_gone_on_with_ever_less():
+    """A mark of a place is no news (B45)."""
+    pace, mark = Noting(0.01, 0.02), b"id: 1\nretry: 0\ndata: \n\n"
+    async with (
+        LegacyServer(tools=[tool("a")], stands=False) as server,
+        pools.running(alpha=server, pace=pace) as gateway,
+    ):
+
+        async def resumed(exchange):
+            if exchange.received.header("last-event-id") is None:
+                await status(405)(exchange)
+                return
+            if len([one for one in server.requests if one.header("last-event-id") is not None]) < 8:
+                await sse(mark)(exchange)
+                return
+            message = {"jsonrpc": "2.0", "id": server.seen("tools/call")[0].message["id"], "result": text()}
+            await sse(event(message))(exchange)
+
+        server.on("tools/call", sse(mark))
+        server.on("", resumed)
+        await gateway.tool()
+        assert pace.rows == list(range(1, 9))
+        server.reset()
 
 
 async def test_a_call_that_was_taken_is_not_sent_again_when_its_session_is_gone():
