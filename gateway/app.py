@@ -167,6 +167,7 @@ def build(
         notebook=notebook,
         mailbox=mailbox,
         bus=LocalBus() if shared is None else shared.bus,
+        metrics=metrics,
         now=wall_clock,
     )
     parked.on_completed = sessions.completed
@@ -380,6 +381,7 @@ class Gateway:
         """Return what /status.json says; it holds names and numbers, no address and no secret."""
         runtime = self.runtime
         entries, held = runtime.cache.held
+        limits = runtime.config.limits
         return {
             "version": VERSION,
             "phase": self.phase(),
@@ -390,6 +392,13 @@ class Gateway:
             },
             "upstreams": {
                 name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
+            },
+            "sessions": {"open": len(runtime.sessions), "most": limits.sessions},
+            "questions": {
+                "parked": runtime.pool.parked,
+                "asked": len(runtime.sessions.asking),
+                "most": limits.questions,
+                "most_per_caller": limits.questions_per_caller,
             },
             "cache": {
                 "entries": entries,
@@ -427,6 +436,7 @@ class Gateway:
             "error": None if status.last_error is None else status.last_error.value,
             "http_status": _http_status(status.detail),
             "active": status.active,
+            "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].sessions},
             "followed": self.runtime.hub.state(name),
             "in_state_seconds": round(time.monotonic() - status.since, 1),
             **self.runtime.catalogue.report(name),

@@ -11,7 +11,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from gateway.protocol.jsonrpc import INTERNAL_ERROR, Json, McpError, text_or_non
 from gateway.protocol.legacy_client import Answered, Handshake
 from gateway.support.bus import Bus
 from gateway.support.mailbox import Mailbox, Tell, Unreachable
+from gateway.support.metrics import Metrics
 from gateway.support.notebook import Notebook, Unavailable
 from gateway.support.seal import Seal, SealBroken
 from gateway.support.shares import Shares
@@ -45,6 +46,10 @@ _REPORT = "legacy report"
 _PAGE = "legacy page"
 _COMPLETED = "legacy completed"
 
+_MANY = {
+    "all": "Too many calls wait for answers; the setting `limits.questions` allows more",
+    "own": "Too many of your calls wait for answers; the setting `limits.questions_per_caller` allows more",
+}
 _ENDED = b"ended"
 _RANDOM = 16
 _PATIENCE = 5.0
@@ -161,6 +166,7 @@ class Sessions:
         notebook: Notebook,
         mailbox: Mailbox,
         bus: Bus,
+        metrics: Metrics,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._limits = settings.limits
@@ -178,7 +184,10 @@ class Sessions:
         self._notebook = notebook
         self._mailbox = mailbox
         self._bus = bus
+        self._metrics = metrics
         self._now = now
+        metrics.sessions(0)
+        metrics.asked(0)
         self.asking = Shares(settings.limits.questions, settings.limits.questions_per_caller)
         """The calls that wait for their clients to answer."""
         self._known: OrderedDict[str, Session] = OrderedDict()
@@ -287,6 +296,7 @@ class Sessions:
                 self._known.move_to_end(key)
             else:
                 del self._known[key]
+                self._metrics.sessions(len(self._known))
 
     def close(self) -> None:
         """End what goes on in any session here."""
@@ -427,6 +437,20 @@ class Sessions:
             return b""
 
     # Questions to the client
+
+    @contextmanager
+    def asks(self, session: Session) -> Iterator[None]:
+        """Have a call wait for its client meanwhile; raises McpError where too many do."""
+        whose = session.principal.partition or session.key
+        full = self.asking.take(whose)
+        if full is not None:
+            raise McpError(INTERNAL_ERROR, _MANY[full])
+        self._metrics.asked(len(self.asking))
+        try:
+            yield
+        finally:
+            self.asking.give_back(whose)
+            self._metrics.asked(len(self.asking))
 
     def question(
         self, session: Session, ttl: float, report: Report | None = None
@@ -579,6 +603,7 @@ class Sessions:
         )
         session = Session(key, endpoint, claims.held, principal, self._now())
         self._known[key] = session
+        self._metrics.sessions(len(self._known))
         return session
 
     def _make_room(self, *, evict: bool) -> None:
@@ -597,6 +622,7 @@ class Sessions:
     def _forget(self, key: str) -> None:
         session = self._known.pop(key, None)
         if session is not None:
+            self._metrics.sessions(len(self._known))
             session.leave()
 
 

@@ -53,11 +53,6 @@ log = logging.getLogger(__name__)
 _MOST_AT_ONCE = 256
 """Requests of one session that are worked on at once, whether or not anybody waits for them any more."""
 
-_MANY = {
-    "all": "Too many calls wait for answers; the setting `limits.questions` allows more",
-    "own": "Too many of your calls wait for answers; the setting `limits.questions_per_caller` allows more",
-}
-
 UNDER_WAY = "A request with this id is under way"
 
 T = TypeVar("T")
@@ -301,7 +296,8 @@ class Talk:
                 await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
             else:
                 asking = msgspec.structs.replace(call, params=dict(params))
-                params["inputResponses"] = join(await self._put(session, asking, requests, outlet))
+                with self._sessions.asks(session):
+                    params["inputResponses"] = join(await self._put(session, asking, requests, outlet))
         except BaseException:
             # Also when the client took its call back: a server that waits would keep others waiting (M-22).
             self._pipeline.give_up(msgspec.structs.replace(call, params=params), session.principal)
@@ -312,10 +308,6 @@ class Talk:
         """Put an upstream's questions to the client and return the answers; raises McpError."""
         wait = self._limits.input_wait
         questions = legacy_questions.questions(requests, session.held.dialect, _mint)
-        whose = session.principal.partition or session.key
-        full = self._sessions.asking.take(whose)
-        if full is not None:
-            raise McpError(INTERNAL_ERROR, _MANY[full])
         asked: list[tuple[legacy_questions.Question, str, asyncio.Future[Answered]]] = []
         withdrawn: set[str] = set()
         reason = "it is not needed any more"
@@ -353,7 +345,6 @@ class Talk:
         except ConnectionError:
             raise McpError(INTERNAL_ERROR, "The client is not there to be asked") from None
         finally:
-            self._sessions.asking.give_back(whose)
             for _, id, answer in asked:
                 if id not in withdrawn and (not answer.done() or answer.cancelled()):
                     answer.cancel()

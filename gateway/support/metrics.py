@@ -306,6 +306,23 @@ class Metrics:
             "Resources and tasks asked for by clients that were too many to ask their upstream for",
             "upstream",
         )
+        self._upstream_sessions = self._gauge(
+            "upstream_sessions",
+            "Sessions with a server of an older protocol, or processes of a program, that are open",
+            "upstream",
+        )
+        self._upstream_sessions_waiting = self._gauge(
+            "upstream_sessions_waiting",
+            "Requests that wait until one more of these may be opened",
+            "upstream",
+        )
+        self._upstream_sessions_displaced = self._counter(
+            "upstream_sessions_displaced", "Idle ones that were ended to make room for another", "upstream"
+        )
+        self._sessions = self._gauge("sessions", "Sessions of clients of older protocols, as known here")
+        self._asked = self._gauge(
+            "asked_calls", "Calls of clients of older protocols that wait for what their client was asked"
+        )
         self._parked = self._gauge("parked_calls", "Calls that wait for a client's answers")
         self._parked_ended = self._counter(
             "parked_calls_ended", "Calls that waited for a client's answers, by how that ended", "outcome"
@@ -362,6 +379,14 @@ class Metrics:
         """Count an event stream whose client took nothing any more."""
         self._streams_cut.add()
 
+    def sessions(self, count: int) -> None:
+        """Say how many sessions of older clients are known."""
+        self._sessions.set(to=count)
+
+    def asked(self, calls: int) -> None:
+        """Say how many calls wait for what an older client was asked."""
+        self._asked.set(to=calls)
+
     def subscriptions(self, count: int) -> None:
         """Say how many listens of clients are open."""
         self._subscriptions.set(to=count)
@@ -410,6 +435,18 @@ class Metrics:
     def upstream_connections(self, upstream: str, count: int) -> None:
         """Say how many connections to an upstream are open."""
         self._connections.set(upstream, to=count)
+
+    def upstream_sessions(self, upstream: str, *, by: int) -> None:
+        """Count sessions with an upstream, or its processes, in and out."""
+        self._upstream_sessions.add(upstream, by=by)
+
+    def upstream_sessions_waiting(self, upstream: str, *, by: int) -> None:
+        """Count those in and out who wait for a session to become idle."""
+        self._upstream_sessions_waiting.add(upstream, by=by)
+
+    def upstream_session_displaced(self, upstream: str) -> None:
+        """Count an idle session, or process, that ended to make room."""
+        self._upstream_sessions_displaced.add(upstream)
 
     def listen_opened(self, upstream: str) -> None:
         """Count an acknowledged subscription in; `listen_ended` must follow."""

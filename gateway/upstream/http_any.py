@@ -39,6 +39,11 @@ class Speaker(Protocol):
         """Whether there is a session of the gateway's own."""
         ...
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        ...
+
     async def probe(self, asker: Request = PROBE) -> Verdict:
         """Find out whether it answers whoever asks, opening a session only where there is none (B29)."""
         ...
@@ -95,6 +100,10 @@ class HttpUpstream:
     @property
     def active(self) -> int:
         return self._line.active
+
+    @property
+    def sessions(self) -> int:
+        return self._legacy.sessions + (0 if self._older is None else self._older.sessions)
 
     @property
     def wire(self) -> str:

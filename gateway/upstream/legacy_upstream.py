@@ -94,7 +94,12 @@ class LegacyUpstream:
         self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._secret = os.urandom(32)
         self._sessions: Sessions[OpenSession] = Sessions(
-            self._open, most=settings.sessions, idle=settings.session_idle, background=background, name=name
+            self._open,
+            most=settings.sessions,
+            idle=settings.session_idle,
+            background=background,
+            metrics=metrics,
+            name=name,
         )
         self.version = OFFERED
         """The revision last settled on."""
@@ -106,6 +111,11 @@ class LegacyUpstream:
     def alive(self) -> bool:
         """Whether there is a session of the gateway's own."""
         return self._sessions.get(Key()) is not None
+
+    @property
+    def sessions(self) -> int:
+        """How many are open."""
+        return len(self._sessions)
 
     async def probe(self, asker: Request = PROBE) -> Verdict:
         """Find out whether it answers whoever asks, by a session that is there or else a new one (B29)."""

@@ -60,6 +60,8 @@ class UpstreamStatus:
     detail: str = ""
     discovered: Discovered | None = None
     active: int = 0
+    sessions: int = 0
+    """Sessions of an older protocol, or processes, that are open."""
     wire: str = ""
     """How it is reached, for people."""
     since: float = 0.0
@@ -109,7 +111,8 @@ class Member:
 
     @property
     def status(self) -> UpstreamStatus:
-        return replace(self._status, active=self._upstream.active, wire=self._upstream.wire)
+        upstream = self._upstream
+        return replace(self._status, active=upstream.active, sessions=upstream.sessions, wire=upstream.wire)
 
     @property
     def state(self) -> State:

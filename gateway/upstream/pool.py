@@ -200,6 +200,11 @@ class UpstreamPool:
         """Whether every upstream's first probe ended."""
         return all(member.state != "starting" for member in self._members.values())
 
+    @property
+    def parked(self) -> int:
+        """Calls that wait for answers of their clients."""
+        return len(self._parked)
+
     async def start(self) -> None:
         """Begin probing; returns at once."""
         for member in self._members.values():

@@ -21,6 +21,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import McpError
 from gateway.protocol.legacy_server import NOTHING, declared
 from gateway.protocol.methods import METHODS
+from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
@@ -123,14 +124,21 @@ class Sessions(Generic[K]):
         most: int,
         idle: float,
         background: Background,
+        metrics: Metrics,
         name: UpstreamName,
+        counted: bool = True,
     ) -> None:
-        """`open` is run once for all who wait for the same key; it keeps its own deadline."""
+        """`open` is run once for all who wait for the same key; it keeps its own deadline.
+
+        What is not `counted` here, whoever opens it counts.
+        """
         self._open = open
         self._most = most
         self._idle = idle
         self._background = background
+        self._metrics = metrics
         self._name = name
+        self._counted = counted
         self._entries: dict[Key, _Entry[K]] = {}
         self._opening: dict[Key, asyncio.Task[McpError | UpstreamUnavailable | Challenge | None]] = {}
         self._room = asyncio.Event()
@@ -232,6 +240,7 @@ class Sessions(Generic[K]):
         try:
             entry = _Entry(await self._open(key))
             self._entries[key] = entry
+            self._count(+1)
             self._rest(key, entry, least=_UNTAKEN)
             return None
         except (McpError, UpstreamUnavailable, Challenge) as failure:
@@ -250,9 +259,14 @@ class Sessions(Generic[K]):
                 # The gateway's own goes last: it would be opened again at once.
                 _, key = min(idle, key=lambda pair: (pair[1].shared, pair[0]))
                 self._remove(key, self._entries[key])
+                self._metrics.upstream_session_displaced(self._name)
             else:
                 self._room.clear()
-                await self._room.wait()
+                self._metrics.upstream_sessions_waiting(self._name, by=1)
+                try:
+                    await self._room.wait()
+                finally:
+                    self._metrics.upstream_sessions_waiting(self._name, by=-1)
 
     def _rest(self, key: Key, entry: _Entry[K], least: float = 0.0) -> None:
         """Begin to count the time that it is idle, if it is."""
@@ -274,11 +288,16 @@ class Sessions(Generic[K]):
             self._remove(key, entry)
 
     def _remove(self, key: Key, entry: _Entry[K]) -> "asyncio.Task[None]":
-        self._entries.pop(key, None)
+        if self._entries.pop(key, None) is not None:
+            self._count(-1)
         if entry.timer is not None:
             entry.timer.cancel()
         self._stir()
         return self._background.start(entry.kept.close(), name=f"end a session at {self._name}")
+
+    def _count(self, step: int) -> None:
+        if self._counted:
+            self._metrics.upstream_sessions(self._name, by=step)
 
     def _stir(self) -> None:
         self._room.set()

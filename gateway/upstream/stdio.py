@@ -122,7 +122,9 @@ class StdioUpstream:
             most=max(1, settings.sessions - 1),
             idle=settings.session_idle,
             background=background,
+            metrics=metrics,
             name=name,
+            counted=False,
         )
         self._others_rest = Rest(self._pace, clock, random)
         self._lived = False
@@ -139,6 +141,10 @@ class StdioUpstream:
     @property
     def name(self) -> UpstreamName:
         return self._name
+
+    @property
+    def sessions(self) -> int:
+        return len(self._left)
 
     @property
     def wire(self) -> str:
@@ -314,6 +320,7 @@ class StdioUpstream:
         )
         process = Process(self, program, channel, key)
         self._left.add(process)
+        self._metrics.upstream_sessions(self._name, by=1)
         self._count()
         return process
 
@@ -420,8 +427,10 @@ class StdioUpstream:
 
     def gone(self, process: "Process") -> None:
         """Take note that nothing of a process is left."""
-        self._left.discard(process)
-        self._count()
+        if process in self._left:  # it may be closed more than once
+            self._left.remove(process)
+            self._metrics.upstream_sessions(self._name, by=-1)
+            self._count()
 
 
 class Rest:

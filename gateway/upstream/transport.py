@@ -54,6 +54,11 @@ class Transport(Protocol):
         """Calls under way; a subscription is none."""
         ...
 
+    @property
+    def sessions(self) -> int:
+        """Sessions of an older protocol, or processes, that are open."""
+        ...
+
     async def probe(self) -> Verdict:
         """Find out, within a time, whether it can be used and what it speaks; from then on that is spoken.
 

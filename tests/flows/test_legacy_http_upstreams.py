@@ -373,10 +373,17 @@ async def test_with_every_session_busy_a_call_waits_for_one():
             busy = asyncio.ensure_future(gateway.tool(context=Context("ann")))
             await server.arrived("tools/call")
             waiting = asyncio.ensure_future(gateway.tool(context=Context("bob")))
-            await gateway.pool._members[ALPHA]._upstream.probe()
-            assert server.initialized == 2
+            counting = 'mcp_gateway_upstream_sessions_waiting{upstream="alpha"}'
+            while await gateway.counted(counting) != 1:
+                pass
+            assert server.initialized == gateway.pool.status(ALPHA).sessions == 2
             over.set()
             await asyncio.gather(busy, waiting)
+            assert await gateway.counted(counting) == 0
+            assert await gateway.counted('mcp_gateway_upstream_sessions{upstream="alpha"}') == 2
+            assert (
+                await gateway.counted('mcp_gateway_upstream_sessions_displaced_total{upstream="alpha"}') == 1
+            )
             assert server.deleted == ["session-2"]
 
 

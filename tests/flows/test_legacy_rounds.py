@@ -263,11 +263,15 @@ async def test_a_client_that_does_not_answer_is_not_waited_for_for_ever(alpha):
             assert posted.messages[-2]["method"] == "notifications/cancelled"
 
 
+def _stated(limit):
+    return {"most" if limit == "questions" else "most_per_caller": 1}
+
+
 @pytest.mark.parametrize("limit", ["questions_per_caller", "questions"])
 async def test_calls_that_wait_for_a_client_are_bounded(alpha, limit):
     """Altogether, and for each caller: one that asks its fill leaves room for the others (B29)."""
     alpha.on("tools/call", asks({"k": ROOTS}))
-    async with running({"alpha": alpha}, limits={limit: 1}) as gateway:
+    async with running({"alpha": alpha}, limits={limit: 1}, admin="127.0.0.1:0") as gateway:
         url = gateway.addresses.endpoints[0]
         async with (
             LegacyClient(url, capabilities=ABLE, token="ANN") as client,
@@ -276,6 +280,11 @@ async def test_calls_that_wait_for_a_client_are_bounded(alpha, limit):
             client.open("tools/call", DEPLOY) as first,
         ):
             put = await first.next()
+            assert await gateway.counted("asked_calls") == 1
+            _, status = await gateway.admin("/status.json")
+            assert status["questions"] == {
+                "parked": 0, "asked": 1, "most": 1000, "most_per_caller": 100, **_stated(limit)
+            }  # fmt: skip
             assert f"`limits.{limit}`" in (await again.error("tools/call", DEPLOY))["message"]
             if limit == "questions":
                 assert f"`limits.{limit}`" in (await other.error("tools/call", DEPLOY))["message"]
@@ -286,6 +295,7 @@ async def test_calls_that_wait_for_a_client_are_bounded(alpha, limit):
             assert echoed(await first.answer())["answers"] == {"k": ANN}
             async with again.open("tools/call", DEPLOY) as third:
                 assert (await third.next())["method"] == "roots/list"
+            assert await gateway.counted("sessions ") == 3
 
 
 async def test_an_answer_may_come_after_the_connection_was_lost(alpha, gateway, url):

@@ -282,13 +282,18 @@ async def test_processes_of_callers_are_capped_and_idle_ones_end() -> None:
     """The one idle longest makes room; the gateway's own stays (B29)."""
     text = mark()
     settings = program(text=text, isolation="caller", sessions=3)
-    async with running({"files": settings}) as gateway:
+    async with running({"files": settings}, admin="127.0.0.1:0") as gateway:
         pids = {}
         for token in ("A", "B", "C", "B", "A"):
             answer = await gateway.ask("tools/call", {"name": "files__pid"}, token=f"TOK-{token}")
             pids.setdefault(token, []).append(answer.text)
         assert pids["B"][0] == pids["B"][1]
         assert pids["A"][0] != pids["A"][1]
+        while await gateway.counted('upstream_sessions{upstream="files"}') != 3:
+            pass  # the end of a process sends no event to wait for
+        assert await gateway.counted('upstream_sessions_displaced_total{upstream="files"}') == 2
+        _, status = await gateway.admin("/status.json")
+        assert status["upstreams"]["files"]["sessions"] == {"open": 3, "most": 3}
     text = mark()
     settings = program(text=text, isolation="caller", session_idle=0.01)
     async with running({"files": settings}) as gateway:

@@ -261,7 +261,12 @@ def state(pipeline: Pipeline | Mapping[str, Pipeline], **members: Any) -> FrontS
     pipelines = pipeline if isinstance(pipeline, Mapping) else {"/mcp": pipeline}
     configured, seal = settings(**members), Seal(["0123456789abcdef0123456789abcdef"])
     sessions = Sessions(
-        configured, seal=seal, notebook=LocalNotebook(), mailbox=LocalMailbox(), bus=LocalBus()
+        configured,
+        seal=seal,
+        notebook=LocalNotebook(),
+        mailbox=LocalMailbox(),
+        bus=LocalBus(),
+        metrics=Metrics(),
     )
     return FrontState(configured, pipelines, seal, sessions)
 

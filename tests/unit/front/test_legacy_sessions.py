@@ -14,6 +14,7 @@ from gateway.protocol.jsonrpc import split
 from gateway.protocol.legacy_client import Asked, Handshake
 from gateway.support.bus import LocalBus
 from gateway.support.mailbox import LocalMailbox
+from gateway.support.metrics import Metrics
 from gateway.support.notebook import LocalNotebook
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -31,7 +32,7 @@ def settings(isolation: str | None = None, **members: Any) -> Config:
 def sessions(config: Config, seal: Seal | None = None) -> Sessions:
     seal = seal or Seal(["0123456789abcdef0123456789abcdef"])
     notebook, mailbox = LocalNotebook(), LocalMailbox()
-    return Sessions(config, seal=seal, notebook=notebook, mailbox=mailbox, bus=LocalBus())
+    return Sessions(config, seal=seal, notebook=notebook, mailbox=mailbox, bus=LocalBus(), metrics=Metrics())
 
 
 def begun(config: Config, presented: Principal) -> Session:

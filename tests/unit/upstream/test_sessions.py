@@ -6,6 +6,7 @@ import pytest
 
 from gateway import config
 from gateway.protocol.call import Context, Reason, Request, UpstreamName, UpstreamUnavailable
+from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.sessions import Key, Sessions, key_of
 
@@ -43,7 +44,9 @@ async def background():
 
 
 def sessions(background, open, *, most=10, idle=60.0):
-    return Sessions(open, most=most, idle=idle, background=background, name=UpstreamName("alpha"))
+    return Sessions(
+        open, most=most, idle=idle, background=background, metrics=Metrics(), name=UpstreamName("alpha")
+    )
 
 
 def test_a_key_is_its_callers():
