@@ -4,13 +4,15 @@ Secrets are not copied: whatever looks like one becomes `${VAR}`, and the head o
 variables to set. A word too many is taken for a secret rather than one too few.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Final, TypeAlias
 
+from gateway.settings import secrets
 from gateway.settings.document import Document, show_path
 from gateway.settings.mcp_servers import VARIABLE, Server, Surroundings, Variable, servers, unknown
 
@@ -37,22 +39,14 @@ upstreams:
   #   args: ["-y", "@modelcontextprotocol/server-filesystem", "/data"]
 """
 
-_SECRET_NAME = re.compile(
-    r"(?i)token|secret|passw|pwd|api[-_]?key|access[-_]?key|(?:^|[-_])key$|credential|auth|cookie|private"
-    r"|(?:^|[-_])(?:pat|dsn|sid|pin)$|conn(?:ection)?[-_]?str|session"
-)
-_SECRET_VALUE = re.compile(
-    r"(?i)(?:^|[\s=:])(?:bearer|basic)\s+\S|^authorization\s*[:=]"
-    r"|\b(?:sk|pk|rk)[-_][A-Za-z0-9]|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|npg_|nvapi-|hf_|AKIA|AIza)"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.|-----BEGIN|://[^/\s:@]*:[^/\s@]+@"
-)
-_RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_~+=-]{20,}")
-_HARMLESS = re.compile(r"(?i)|true|false|on|off|yes|no|[0-9]{1,5}|\*")
-_PLAIN_HEADER = re.compile(r"[A-Za-z0-9,;*/. _-]{0,15}")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_LONGEST_NAME = 64
+_FIRST_MARK = 0xF0000
 _ODD = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-_OPTION = re.compile(r"(--?[A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
+
+_Called: TypeAlias = Callable[[secrets.Secret], tuple[str, str]]
+"""Says how the variable for a secret should be named, and where the secret was."""
 
 
 @dataclass(slots=True)
@@ -152,7 +146,8 @@ def _members(server: Server, members: Mapping[str, object], variables: "_Variabl
         yield f"    url: {_quoted(variables.url(server, _text(members['url'], 'url')))}"
     if "command" in members:
         yield "    # a program: the gateway starts it and speaks with it over stdin and stdout"
-        yield f"    command: {_quoted(variables.plain(_text(members['command'], 'command')))}"
+        command = next(variables.args(server, [_text(members["command"], "command")]))
+        yield f"    command: {_quoted(command)}"
     if "args" in members:
         args = list(variables.args(server, _texts(members["args"], "args")))
         yield f"    args: [{', '.join(map(_quoted, args))}]"
@@ -192,6 +187,45 @@ def _auth(server: Server, headers: Mapping[str, str], variables: "_Variables") -
         yield f"        {_key(name)}: {_quoted(variables.header(server, name, value))}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """A text with one private character for each variable in it, so that nothing looks into those."""
+
+    text: str
+    inside: Mapping[str, str]
+    """Character -> what stands between the braces."""
+
+    @classmethod
+    def of(cls, text: str) -> "_Marked":
+        free = (char for char in map(chr, itertools.count(_FIRST_MARK)) if char not in text)
+        inside: dict[str, str] = {}
+
+        def mark(hit: re.Match[str]) -> str:
+            char = next(free)
+            inside[char] = hit[1]
+            return char
+
+        return cls(VARIABLE.sub(mark, text), inside)
+
+    def meant(self, part: str) -> str:
+        """Return a part as it was written."""
+        return "".join(f"${{{self.inside[char]}}}" if char in self.inside else char for char in part)
+
+    def pieces(self, part: str) -> Iterator[str]:
+        """Yield a part in pieces that are one variable each, or have none."""
+        begun = ""
+        for char in part:
+            if char in self.inside:
+                if begun:
+                    yield begun
+                yield char
+                begun = ""
+            else:
+                begun += char
+        if begun:
+            yield begun
+
+
 class _Variables:
     """Puts variables in the gateway's spelling into texts, and in the place of secrets."""
 
@@ -223,74 +257,75 @@ class _Variables:
         return f"{_escaped(str(self._around.workspace))}/{self.plain(text)}"
 
     def env(self, server: Server, name: str, value: str) -> str:
+        where = f"env.{name}"
         if name in server.from_file:
             return self._moved(server, name, value, f"in the file {server.env_file}")
-        secret = _is_secret(name, value)
-        return self._moved(server, name, value, f"env.{name}") if secret else self.plain(value)
+        return self._written(value, partial(secrets.in_value, name), lambda part: (part.name, where), server)
 
     def header(self, server: Server, name: str, value: str) -> str:
-        harmless = _PLAIN_HEADER.fullmatch(value) and not _SECRET_NAME.search(name)
-        if _has_variable(value) or (harmless and not _SECRET_VALUE.search(value)):
-            return self.plain(value)
-        return self._moved(server, f"{server.key}_{name}", value, f"headers ({name})")
+        where = f"headers ({name})"
+        wish = f"{server.key}_{name}"
+        return self._written(value, partial(secrets.in_header, name), lambda part: (wish, where), server)
 
     def args(self, server: Server, args: list[str]) -> Iterator[str]:
-        before = ""
-        for text in args:
-            option = _OPTION.fullmatch(text)
-            if option and _is_secret(option[1], option[2]):
-                yield f"{option[1]}={self._argument(server, option[1], option[2])}"
-            elif _is_secret("", text) or (before.startswith("-") and _is_secret(before, text)):
-                yield self._argument(server, before if before.startswith("-") else "ARGUMENT", text)
-            else:
-                yield self.plain(text)
-            before = text
+        marked = [_Marked.of(text) for text in args]
+        found = secrets.in_arguments(one.text for one in marked)
+        for one, parts in zip(marked, found, strict=True):
+            yield self._joined(one, parts, lambda part: self._named_in("args", server, part), server)
 
     def url(self, server: Server, url: str) -> str:
         """Return a URL without the secrets that may stand in its path and query."""
-        try:
-            userinfo = "@" in urlsplit(url).netloc
-        except ValueError:
-            userinfo = True
-        if userinfo:
+        if secrets.has_login(url):
             raise ValueError("a URL with a password in it is refused: write a header under `auth`")
-        head, mark, query = url.partition("?")
-        pairs = []
-        for pair in query.split("&"):
-            name, is_set, value = pair.partition("=")
-            if is_set and _is_secret(name, value):
-                pairs.append(f"{name}={self._moved(server, f'{server.key}_{name}', value, f'url ({name})')}")
-            else:
-                pairs.append(self.plain(pair))
-        start, slashes, rest = head.partition("://")
-        segments = [
-            self._moved(server, f"{server.key}_path", one, "a part of url")
-            if number and _RANDOM.fullmatch(one)
-            else self.plain(one)
-            for number, one in enumerate(rest.split("/"))
-        ]
-        return f"{self.plain(start)}{slashes}{'/'.join(segments)}{mark}{'&'.join(pairs)}"
+        return self._written(url, secrets.in_url, lambda part: self._named_in("url", server, part), server)
 
-    def _argument(self, server: Server, option: str, value: str) -> str:
-        name = option.strip("-")
-        return self._moved(server, f"{server.key}_{name}", value, f"args ({name})")
+    @staticmethod
+    def _named_in(member: str, server: Server, part: secrets.Secret) -> tuple[str, str]:
+        name = part.name.strip("-")
+        return f"{server.key}_{name}", f"a part of {member}" if name == "path" else f"{member} ({name})"
 
-    def _variable(self, inside: str) -> str:
+    def _written(
+        self, text: str, find: Callable[[str], list[secrets.Part]], called: _Called, server: Server
+    ) -> str:
+        """Return a text with its variables spelled as the gateway's, and variables for its secrets."""
+        marked = _Marked.of(text)
+        return self._joined(marked, find(marked.text), called, server)
+
+    def _joined(self, marked: "_Marked", parts: list[secrets.Part], called: _Called, server: Server) -> str:
+        written = []
+        for part in parts:
+            if isinstance(part, str) or self._keep:
+                written.append(self.plain(marked.meant(part if isinstance(part, str) else part.value)))
+                continue
+            wish, where = called(part)
+            for piece in marked.pieces(part.value):
+                if inside := marked.inside.get(piece):
+                    written.append(self._variable(inside, secret=part.named))
+                elif piece == part.value or not secrets.is_shown(piece, part):
+                    written.append(self._moved(server, wish, piece, where))
+                else:
+                    written.append(_escaped(piece))
+        return "".join(written)
+
+    def _variable(self, inside: str, *, secret: bool = False) -> str:
         meant = self._around.meant(inside)
         if meant is None:
             raise ValueError(unknown(inside))
         if isinstance(meant, str):
             return _escaped(meant)
-        if meant.default is not None:
-            return f"${{{meant.name}:-{meant.default.replace('$', '$$')}}}"
+        default = meant.default
+        if default is not None and not self._keep and (secret or secrets.is_secret(meant.name, default)):
+            default = None
+        if default is not None:
+            return f"${{{meant.name}:-{default.replace('$', '$$')}}}"
         asked = f", the input {meant.asked} that the editor asks for" if meant.asked else ""
         self.needed.setdefault(meant.name, f"the file names it{asked}")
         return f"${{{meant.name}}}"
 
     def _moved(self, server: Server, wish: str, value: str, where: str) -> str:
         """Return a variable in the place of a secret, whose name no other value has."""
-        if self._keep or _has_variable(value):
-            return _escaped(value) if self._keep and not _has_variable(value) else self.plain(value)
+        if self._keep:
+            return _escaped(value)
         base = name = _variable_name(wish)
         number = 1
         while self._values.get(name, value) != value:
@@ -302,20 +337,8 @@ class _Variables:
         return f"${{{name}}}"
 
 
-def _is_secret(name: str, value: str) -> bool:
-    if _HARMLESS.fullmatch(value):
-        return False
-    return bool(
-        _SECRET_NAME.search(name.lstrip("-")) or _SECRET_VALUE.search(value) or _RANDOM.fullmatch(value)
-    )
-
-
-def _has_variable(text: str) -> bool:
-    return VARIABLE.search(text) is not None
-
-
 def _variable_name(wish: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9]+", "_", wish).strip("_").upper()
+    name = re.sub(r"[^A-Za-z0-9]+", "_", wish)[:_LONGEST_NAME].strip("_").upper()
     return name if name[:1].isalpha() else f"SECRET_{name}"
 
 

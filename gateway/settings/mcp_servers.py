@@ -43,6 +43,7 @@ VARIABLE: Final = re.compile(
 """What some client takes for a variable; anything else between the braces is text, of a password maybe."""
 _NAME = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?")
 _WORD = re.compile(r"[A-Za-z0-9_.@+-]+")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SHELL = re.compile(r"[\"'`|&;<>*?]")
 _ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=(.*)")
 
@@ -363,6 +364,10 @@ def _split_command(document: Document, server: Server, upstream: dict[str, objec
     command, args = upstream["command"], upstream.get("args", [])
     place = (*server.place, "command")
     words = command if isinstance(command, list) else command.split() if isinstance(command, str) else []
+    if words and isinstance(words[0], str) and _ASSIGNMENT.match(words[0]):
+        document.report(place, "expected the program first: its variables belong into `env`")
+        upstream["command"] = UNREADABLE
+        return
     if isinstance(command, list) and words:
         upstream["command"], upstream["args"] = words[0], [*words[1:], *_listed(args)]
         return
