@@ -324,6 +324,9 @@ class Upstream(Model):
     for a command."""
     sessions: Count = 1000
     """Sessions, or processes, of such a server at once; beyond it the one idle longest ends."""
+    sessions_per_caller: Count = 10
+    """The most of them that one caller, or one client's session, may have: one for each set of what its
+    clients can be asked. Beyond it the caller's own one idle longest ends."""
     session_idle: Wait = 600.0
     """How long one of them may be idle before it ends; the gateway's own stays."""
     prefix: Prefix

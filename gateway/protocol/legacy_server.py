@@ -350,8 +350,13 @@ def _tools(tools: Iterable[Json]) -> Iterable[Json]:
 
 
 def _settled(settings: Json) -> object:
+    """Return the settings of an extension in one spelling: types are a set, whatever their order."""
     try:
-        return Raw(canonical(settings))
+        members: dict[str, Json] = dict(split(settings))
+        types = members.get("mimeTypes")
+        if types is not None and bytes(types).lstrip()[:1] == b"[":
+            members["mimeTypes"] = encode(sorted({text_of(one) or "" for one in items(types)}))
+        return Raw(canonical(join(members)))
     except Malformed:
         return {}
 

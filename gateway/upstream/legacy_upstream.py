@@ -96,6 +96,7 @@ class LegacyUpstream:
         self._sessions: Sessions[OpenSession] = Sessions(
             self._open,
             most=settings.sessions,
+            each=settings.sessions_per_caller,
             idle=settings.session_idle,
             background=background,
             metrics=metrics,

@@ -52,6 +52,11 @@ class Key:
     """Whose private results change when the session is told so."""
 
     @property
+    def holder(self) -> str:
+        """Who takes part of the room with it; "" for what is everybody's, and for single calls."""
+        return self.whose or self.credential
+
+    @property
     def shared(self) -> bool:
         """Whether it is the gateway's own, and of all who cannot be told apart."""
         return not (self.whose or self.conversation or self.credential)
@@ -122,6 +127,7 @@ class Sessions(Generic[K]):
         open: Callable[[Key], Awaitable[K]],
         *,
         most: int,
+        each: int,
         idle: float,
         background: Background,
         metrics: Metrics,
@@ -130,10 +136,11 @@ class Sessions(Generic[K]):
     ) -> None:
         """`open` is run once for all who wait for the same key; it keeps its own deadline.
 
-        What is not `counted` here, whoever opens it counts.
+        There are at most `most`, and `each` of one holder. What is not `counted`, whoever opens it counts.
         """
         self._open = open
         self._most = most
+        self._each = each
         self._idle = idle
         self._background = background
         self._metrics = metrics
@@ -225,7 +232,7 @@ class Sessions(Generic[K]):
                 self._remove(key, entry)
             task = self._opening.get(key)
             if task is None:
-                await self._make_room()
+                await self._make_room(key)
                 if self._closed or key in self._opening or key in self._entries:
                     continue  # somebody else was quicker
                 task = self._background.start(self._opened(key), name=f"open a session at {self._name}")
@@ -251,14 +258,23 @@ class Sessions(Generic[K]):
             del self._opening[key]
             self._stir()
 
-    async def _make_room(self) -> None:
-        """Return once one more may be opened: the one idle longest ends for it, or one that becomes idle."""
-        while len(self._entries) + len(self._opening) >= self._most and not self._closed:
-            idle = [(entry.since, key) for key, entry in self._entries.items() if entry.idle]
-            if idle:
+    async def _make_room(self, key: Key) -> None:
+        """Return once one more may be opened: the one idle longest ends for it, or one that becomes idle.
+
+        Whoever wants one more gives up one of their own first; beyond their share they have to.
+        """
+        while not self._closed:
+            known = [*self._entries, *self._opening]
+            held = sum(one.holder == key.holder for one in known) if key.holder else 0
+            if held < self._each and len(known) < self._most:
+                return
+            idle = [one for one, entry in self._entries.items() if entry.idle]
+            own = [one for one in idle if one.holder == key.holder] if key.holder else []
+            ending = own or (idle if held < self._each else [])
+            if ending:
                 # The gateway's own goes last: it would be opened again at once.
-                _, key = min(idle, key=lambda pair: (pair[1].shared, pair[0]))
-                self._remove(key, self._entries[key])
+                first = min(ending, key=lambda one: (one.shared, self._entries[one].since))
+                self._remove(first, self._entries[first])
                 self._metrics.upstream_session_displaced(self._name)
             else:
                 self._room.clear()

@@ -120,6 +120,7 @@ class StdioUpstream:
         self._others: Sessions[Process] = Sessions(
             self._open_other,
             most=max(1, settings.sessions - 1),
+            each=settings.sessions_per_caller,
             idle=settings.session_idle,
             background=background,
             metrics=metrics,

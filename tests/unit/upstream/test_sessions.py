@@ -1,6 +1,7 @@
 """Whose request goes to which session, and how many there are."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -43,9 +44,15 @@ async def background():
     await background.close(1)
 
 
-def sessions(background, open, *, most=10, idle=60.0):
+def sessions(background, open, *, most=10, each=10, idle=60.0):
     return Sessions(
-        open, most=most, idle=idle, background=background, metrics=Metrics(), name=UpstreamName("alpha")
+        open,
+        most=most,
+        each=each,
+        idle=idle,
+        background=background,
+        metrics=Metrics(),
+        name=UpstreamName("alpha"),
     )
 
 
@@ -182,3 +189,69 @@ async def test_when_it_closes_whoever_waits_is_told(background):
             await one
         assert caught.value.reason is Reason.STOPPING
     waiting[0].cancel()
+
+
+async def held(background, most, each, *keys):
+    """Return what is open after these were used one after the other."""
+    opened = {}
+
+    async def open(key):
+        opened[key] = Kept()
+        return opened[key]
+
+    pool = sessions(background, open, most=most, each=each)
+    for one in keys:
+        async with pool.use(one):
+            pass
+    return [one for one in opened if pool.get(one) is opened[one]]
+
+
+def of(whose, number):
+    """Return one of the keys of a caller."""
+    return Key(whose, b'{"n":%d}' % number)
+
+
+async def test_a_caller_has_a_share_and_gives_up_its_own(background):
+    """The one idle longest; nobody else loses any (B29)."""
+    eves = [of("eve", number) for number in range(12)]
+    assert await held(background, 100, 3, of("ann", 0), *eves) == [of("ann", 0), *eves[-3:]]
+
+
+async def test_without_room_whoever_wants_one_more_gives_up_its_own_first(background):
+    """Whoever has none to give takes what is idle longest, the gateway's own last."""
+    eves = [of("eve", number) for number in range(5)]
+    assert await held(background, 4, 10, Key(), of("ann", 0), *eves) == [Key(), of("ann", 0), *eves[-2:]]
+    assert await held(background, 3, 10, Key(), of("ann", 0), of("bob", 0), of("cid", 0)) == [
+        Key(),
+        of("bob", 0),
+        of("cid", 0),
+    ]
+
+
+async def test_a_caller_whose_share_is_busy_waits_while_others_do_not(background):
+    """Until one of its own rests (B29)."""
+
+    async def open(key):
+        return Kept()
+
+    async def use(key):
+        async with pool.use(key):
+            pass
+
+    pool = sessions(background, open, each=1)
+    async with pool.use(of("eve", 0)):
+        waiting = asyncio.ensure_future(use(of("eve", 1)))
+        await use(of("ann", 0))
+        assert not waiting.done()
+    await waiting
+    assert pool.get(of("eve", 0)) is None
+
+
+def test_the_order_of_what_a_client_renders_makes_no_other_session():
+    """Types are a set."""
+
+    def rendering(*types):
+        settings = {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": types}}}
+        return key(Context("ann"), json.dumps(settings).encode())
+
+    assert rendering("a/b", "c/d") == rendering("c/d", "a/b", "a/b") != rendering("a/b")
