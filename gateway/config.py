@@ -493,7 +493,10 @@ class Limits(Model):
     rounds: Count = 10
     """How often one call of an older client may be asked for input."""
     sessions: Count = 10_000
-    """Sessions of clients of older protocols at once."""
+    """Sessions of clients of older protocols in which something goes on at once; quiet ones beyond cost
+    nothing."""
+    sessions_per_caller: Count = 5000
+    """The most of them that one caller may have, or all without a token together."""
     session_idle: Wait = 1800.0
     """How long such a session may be idle before it ends."""
     session_lifetime: Wait = 86400.0

@@ -91,9 +91,14 @@ class LegacyFront:
             return session
         if came is None:
             came = legacy_client.read_messages(body, session.held.dialect, self._depth)
-        if isinstance(came, list):
-            return await self._batch(endpoint, session, came, responder)
-        return await self._one(endpoint, session, came, responder)
+        with session.visited():
+            try:
+                if isinstance(came, list):
+                    return await self._batch(endpoint, session, came, responder)
+                return await self._one(endpoint, session, came, responder)
+            except Unavailable as error:
+                log.warning("a client's answer could not be handed on: %s", error)
+                return _busy("The answer cannot be handed on at the moment; send it again")
 
     async def get(
         self,

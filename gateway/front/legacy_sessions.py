@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _TOKEN = "legacy session"
 _QUESTION = "legacy question"
 _NOTE = "legacy session"
+_SINCE = "legacy sessions noted"
 _URIS = "legacy resources"
 _STREAMS = "legacy streams"
 _CANCEL = "legacy cancel"
@@ -54,6 +55,9 @@ _ENDED = b"ended"
 _RANDOM = 16
 _PATIENCE = 5.0
 """Seconds that another replica may take to see to its stream, or to take an answer."""
+_ANSWERING = 10.0
+"""Seconds for which an answer to another replica is tried again before its client is told to."""
+_PAUSE = 0.5
 _MOST_STREAMS = 64
 """More replicas than this do not hold streams of one session at once."""
 
@@ -62,10 +66,10 @@ Report: TypeAlias = Callable[[Mapping[str, Json]], None]
 
 
 class TooMany(Exception):
-    """There are as many sessions as there may be."""
+    """There are as many sessions at work as there may be, altogether or of one caller."""
 
-    def __str__(self) -> str:
-        return "There are too many sessions; the setting `limits.sessions` allows more"
+    def __init__(self, setting: str) -> None:
+        super().__init__(f"There are too many sessions; the setting `limits.{setting}` allows more")
 
 
 class _Claims(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -105,7 +109,9 @@ class Session:
     """One client's session, as far as this process has to do with it."""
 
     __slots__ = (
+        "ended",
         "endpoint",
+        "guests",
         "held",
         "key",
         "level",
@@ -115,11 +121,21 @@ class Session:
         "running",
         "seen",
         "stream",
+        "whose",
     )
 
-    def __init__(self, key: str, endpoint: str, held: Handshake, principal: Principal, seen: float) -> None:
-        """`key` is a keyed hash of what is random in its id; `principal` is whose it is."""
+    def __init__(
+        self, key: str, endpoint: str, held: Handshake, principal: Principal, seen: float, whose: str
+    ) -> None:
+        """`key` is a keyed hash of what is random in its id; `principal` is whose it is.
+
+        `whose` share of the sessions it is part of: a credential's, or that of all who have none ("").
+        """
         self.key = key
+        self.whose = whose
+        self.ended = False
+        self.guests = 0
+        """Requests over HTTP that have to do with it at the moment."""
         self.endpoint = endpoint
         self.held = held
         self.principal = principal
@@ -143,10 +159,20 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        return bool(self.running or self.questions) or self.stream is not None
+        return bool(self.guests or self.running or self.questions) or self.stream is not None
+
+    @contextmanager
+    def visited(self) -> Iterator[None]:
+        """Have it kept meanwhile."""
+        self.guests += 1
+        try:
+            yield
+        finally:
+            self.guests -= 1
 
     def leave(self) -> None:
         """End everything that goes on in it."""
+        self.ended = True
         for work in list(self.running.values()):
             work.withdraw()
         for question in self.questions.values():
@@ -192,6 +218,12 @@ class Sessions:
         """The calls that wait for their clients to answer."""
         self._known: OrderedDict[str, Session] = OrderedDict()
         """Those that are not idle, whoever was heard last at the end."""
+        self._shares: dict[str, OrderedDict[str, Session]] = {}
+        """The same, by whose they are."""
+        self._slack = self._limits.session_idle / 8
+        """A session that is younger was not noted yet, so that those that end soon cost Redis nothing."""
+        self._assured: float | None = None
+        """When it was last seen to that it is known since when sessions are noted."""
         bus.subscribe(_CANCEL, self._heard_cancel)
         bus.subscribe(_END, self._heard_end)
         mailbox.serve(_ANSWER, self._take)
@@ -212,10 +244,13 @@ class Sessions:
 
     # Beginning and end
 
-    def begin(self, held: Handshake, endpoint: str, principal: Principal) -> tuple[Session, str]:
+    async def begin(self, held: Handshake, endpoint: str, principal: Principal) -> tuple[Session, str]:
         """Return a new session and its id; raises TooMany."""
-        self._make_room(evict=False)
         started = self._now()
+        if self._assured is None or started - self._assured > self._slack:
+            with suppress(Unavailable):
+                await self._noted_since()
+        self._make_room(principal)
         claims = _Claims(os.urandom(_RANDOM), started, held)
         token = self._seal.seal(
             _TOKEN,
@@ -237,35 +272,60 @@ class Sessions:
             return None
         key = self._key(claims)
         idle = self._limits.session_idle
+        noted_from = claims.started + self._slack
+        to_note, since = self._now() > noted_from, None
         try:
             note = await self._notebook.read(_NOTE, key.encode(), renew=idle)
-            reachable = True
+            if note is None and to_note:
+                since = await self._noted_since()
         except Unavailable:
-            note, reachable = None, False
+            note, to_note = None, False
         known = self._known.get(key)  # not before: another request may have brought it meanwhile
+        now = self._now()
         if note == _ENDED:
             self._forget(key)
+            if now <= noted_from:
+                with suppress(Unavailable):
+                    await self._note_end(key)  # which was shortened by the look at it
             return None
-        now = self._now()
-        if note is None:
-            last = claims.started if known is None else known.seen
-            if now - last > idle and not (known is not None and known.busy):
+        if since is not None and not (known is not None and known.busy):
+            # Elsewhere it may have been used without a note, or Redis have lost what was noted; while Redis
+            # is away nobody can tell, and its id alone says that it is not too old.
+            last = max(noted_from, since, 0 if known is None else known.seen)
+            if now - last > idle:
                 self._forget(key)
                 return None
         if known is None:
-            self._make_room(evict=True)
+            self._make_room(principal)
             known = self._keep(claims, endpoint, principal)
         if note is not None:
             known.level = note.decode() or None
-        elif reachable and now - claims.started > idle / 2:
-            # From now on its age alone does not tell that it is alive.
-            with suppress(Unavailable):
+        elif to_note:
+            with known.visited(), suppress(Unavailable):
                 await self._notebook.add(_NOTE, key.encode(), (known.level or "").encode(), idle)
-        if self._known.get(key) is not known:  # it ended while that was noted
+        if known.ended:  # while that was noted
             return None
         known.seen = now
         self._known.move_to_end(key)
+        self._shares[known.whose].move_to_end(key)
         return known
+
+    async def _note_end(self, key: str) -> None:
+        """Note that it has ended, for as long as without a note it might pass for one in use elsewhere."""
+        await self._notebook.write(_NOTE, key.encode(), _ENDED, 2 * self._limits.session_idle)
+
+    async def _noted_since(self) -> float:
+        """Return from when on sessions in use were noted: what Redis had before that it may have lost.
+
+        Raises Unavailable.
+        """
+        life = self._limits.session_lifetime
+        now = self._now()
+        since = await self._notebook.read(_SINCE, b"", renew=life)
+        if since is None and not await self._notebook.add(_SINCE, b"", repr(now).encode(), life):
+            since = await self._notebook.read(_SINCE, b"", renew=life)
+        self._assured = now
+        return now if since is None else float(since)
 
     def forget(self, session: Session) -> None:
         """Know nothing more of a session whose id nobody was given."""
@@ -279,7 +339,7 @@ class Sessions:
     async def end(self, session: Session) -> None:
         """End a session, wherever something of it goes on; raises Unavailable where it may go on."""
         key = session.key.encode()
-        await self._notebook.write(_NOTE, key, _ENDED, self._limits.session_idle)
+        await self._note_end(session.key)
         self._forget(session.key)
         await self._bus.tell(_END, key)
         with suppress(Unavailable):
@@ -294,9 +354,9 @@ class Sessions:
             if session.busy:
                 session.seen = self._now()
                 self._known.move_to_end(key)
+                self._shares[session.whose].move_to_end(key)
             else:
-                del self._known[key]
-                self._metrics.sessions(len(self._known))
+                self._drop(session)
 
     def close(self) -> None:
         """End what goes on in any session here."""
@@ -474,7 +534,10 @@ class Sessions:
         return self._seal.seal(_QUESTION, place, bound_to=session.key.encode(), ttl=ttl), answer
 
     async def answer(self, session: Session, answered: Answered) -> None:
-        """Hand an answer to whoever waits for it; one that nobody waits for is dropped (M-16)."""
+        """Hand an answer to whoever waits for it; one that nobody waits for is dropped (M-16).
+
+        Raises Unavailable where it could not be handed to him.
+        """
         place = self._asked_at(session, text_or_none(answered.id) or "")
         if place is None:
             log.debug("dropped an answer to what was not asked in this session")
@@ -490,7 +553,30 @@ class Sessions:
             None if answered.result is None else bytes(answered.result),
             None if error is None else (error.code, error.message, _bytes(error.data)),
         )
-        await self._ask(holder, _ANSWER, _pack(reply))
+        await self._hand_on(holder, _pack(reply))
+
+    async def _hand_on(self, holder: str, reply: bytes) -> None:
+        """Bring an answer to the replica that waits for it; raises Unavailable where it is out of reach.
+
+        A replica is gone when that is said twice: it may not be listening again yet where Redis is back.
+        """
+        gone = 0
+        try:
+            async with asyncio.timeout(_ANSWERING):
+                while gone < 2:
+                    try:
+                        await self._mailbox.ask(holder, _ANSWER, reply, timeout=_PATIENCE)
+                    except TimeoutError:
+                        gone = 0
+                    except Unreachable as error:
+                        gone = gone + 1 if error.gone else 0
+                    else:
+                        return
+                    log.debug("an answer did not reach another replica, and is sent again")
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError:
+            raise Unavailable("the replica that waits for an answer is out of reach") from None
+        log.debug("dropped an answer for a replica that is gone")
 
     async def _take(self, question: bytes, tell: Tell) -> bytes:
         reply = _unpack_reply(question)
@@ -601,29 +687,50 @@ class Sessions:
         principal = Principal(
             Partition(key) if own else presented.partition, presented.authorization, expires, key
         )
-        session = Session(key, endpoint, claims.held, principal, self._now())
+        session = Session(key, endpoint, claims.held, principal, self._now(), _whose(presented))
         self._known[key] = session
         self._metrics.sessions(len(self._known))
+        self._shares.setdefault(session.whose, OrderedDict())[key] = session
         return session
 
-    def _make_room(self, *, evict: bool) -> None:
-        """Raise TooMany when there is no room for one more, which a quiet one may make."""
-        most = self._limits.sessions
-        if len(self._known) < most:
+    def _make_room(self, presented: Principal) -> None:
+        """Raise TooMany when there is no room for one more, which a quiet one may make.
+
+        A quiet one loses nothing: its id brings it back.
+        """
+        limits, whose = self._limits, _whose(presented)
+        own = len(self._shares.get(whose, ())) >= limits.sessions_per_caller
+        if not own and len(self._known) < limits.sessions:
             return
-        self.sweep()
-        if len(self._known) < most:
-            return
-        quiet = next((key for key, one in self._known.items() if not one.busy), None) if evict else None
+        quiet = _quiet(self._shares.get(whose, {}))
+        if quiet is None and own:
+            raise TooMany("sessions_per_caller")
+        quiet = quiet or _quiet(self._known)
         if quiet is None:
-            raise TooMany
-        del self._known[quiet]
+            raise TooMany("sessions")
+        self._drop(quiet)
+
+    def _drop(self, session: Session) -> None:
+        del self._known[session.key]
+        share = self._shares[session.whose]
+        del share[session.key]
+        if not share:
+            del self._shares[session.whose]
+        self._metrics.sessions(len(self._known))
 
     def _forget(self, key: str) -> None:
-        session = self._known.pop(key, None)
+        session = self._known.get(key)
         if session is not None:
-            self._metrics.sessions(len(self._known))
+            self._drop(session)
             session.leave()
+
+
+def _quiet(sessions: Mapping[str, Session]) -> Session | None:
+    return next((one for one in sessions.values() if not one.busy), None)
+
+
+def _whose(presented: Principal) -> str:
+    return presented.partition or ""
 
 
 def _first(known: OrderedDict[str, Session], most: int) -> Iterator[tuple[str, Session]]:

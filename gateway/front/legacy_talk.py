@@ -137,7 +137,7 @@ class Talk:
             held = legacy_client.handshake(asked.params)
         except McpError as error:
             return _failed(asked, error), None
-        session, token = self._sessions.begin(held, self._endpoint, principal)
+        session, token = await self._sessions.begin(held, self._endpoint, principal)
         try:
             result = legacy_client.initialized(await self._discovered(session), held)
         except BaseException as error:

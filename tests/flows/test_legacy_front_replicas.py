@@ -1,11 +1,13 @@
 """Sessions behind a balancer without affinity: three replicas share a Redis, each request meets the next."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
+from gateway.front import legacy_sessions
 from tests.support.legacy_client import LegacyClient
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Clock, Running, running
@@ -223,6 +225,145 @@ async def test_a_session_is_idle_when_it_is_so_everywhere(urls: list[str], wall:
             assert await client.result("ping") == {}
         for _ in range(3):
             assert await gone(quiet)
+
+
+def moved(client: LegacyClient, url: str) -> LegacyClient:
+    """Return the client as it talks to one replica alone."""
+    again = LegacyClient(url, client.version, capabilities=client.capabilities)
+    again.session = client.session
+    return again
+
+
+@pytest.mark.parametrize("used", [(), (0.05,), (0.3,), (0.3, 0.6)])
+async def test_no_replica_takes_a_used_session_for_idle(
+    urls: list[str], wall: Clock, used: tuple[float, ...]
+) -> None:
+    """X-21, X-28: whatever part of its idle time has gone by, and wherever it was used."""
+    begun = wall.now
+    here, there = LegacyClient(urls[0]), LegacyClient(urls[0])
+    await here.initialize()
+    await there.initialize()
+    for share in used:
+        wall.now = begun + share * IDLE
+        assert not await gone(here)
+        assert not await gone(there)
+    wall.advance(IDLE * 0.95)
+    assert not await gone(moved(here, urls[1]))
+    assert not await gone(there)
+    wall.advance(IDLE * 0.95)
+    assert not await gone(moved(here, urls[0]))
+    assert not await gone(moved(there, urls[2]))
+
+
+async def test_a_session_that_is_never_used_ends(urls: list[str], wall: Clock) -> None:
+    """Though nothing else goes on that would tell how long Redis has been there."""
+    client = LegacyClient(urls[0])
+    await client.initialize()
+    wall.advance(IDLE * 1.2)
+    for url in reversed(urls):
+        assert await gone(moved(client, url))
+
+
+async def test_an_outage_of_redis_makes_no_session_idle(
+    server: RedisServer, urls: list[str], wall: Clock
+) -> None:
+    """Neither while it is away nor when it is back and knows nothing; and then idle ones end as ever."""
+    async with LegacyClient(urls[0]) as client, LegacyClient(urls[0]) as quiet:
+        for _ in range(5):
+            wall.advance(IDLE / 3)
+            assert not await gone(client)
+        await server.kill()
+        for url in reversed(urls):
+            assert not await gone(moved(client, url))
+        wall.advance(IDLE / 3)
+        await server.begin()
+        for url in reversed(urls):
+            await answers(url)
+            assert not await gone(moved(client, url))
+        wall.advance(IDLE * 1.1)
+        for url in urls:
+            assert await gone(moved(quiet, url))
+
+
+async def answers(url: str) -> None:
+    """Wait until a replica reaches Redis."""
+    client = LegacyClient(url)
+    await client.initialize()
+    while "error" in await client.ask("logging/setLevel", {"level": "info"}):  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.05)
+
+
+async def asking(alpha: ScriptedUpstream) -> None:
+    async def behave(exchange):
+        if "inputResponses" not in exchange.received.params:
+            asks = {"resultType": "input_required", "inputRequests": {"k": ROOTS}, "requestState": "s"}
+            await result(asks)(exchange)
+        else:
+            await exchange.reply({"result": complete({"content": []})})
+
+    alpha.on("tools/call", behave)
+
+
+async def test_an_answer_waits_for_redis(
+    alpha: ScriptedUpstream,
+    server: RedisServer,
+    urls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """M-16, B44: what the user has said is not lost for an outage that is over soon."""
+    monkeypatch.setattr(legacy_sessions, "_PATIENCE", 1.0)
+    caplog.set_level("DEBUG", legacy_sessions.__name__)
+    await asking(alpha)
+    client = LegacyClient(urls[0], capabilities={"roots": {}})
+    await client.initialize()
+    async with client.open("tools/call", ADD) as call:
+        put = await call.next()
+        assert put is not None
+        await server.kill()
+        answered = asyncio.create_task(moved(client, urls[1]).respond(put["id"], ANN))
+        await until(lambda: "sent again" in caplog.text)
+        await server.begin()
+        assert await answered == 202
+        assert (await call.answer())["result"] == {"content": []}
+
+
+async def test_an_answer_that_cannot_be_handed_on_is_not_taken(
+    alpha: ScriptedUpstream, server: RedisServer, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is told to send it again, and then the call goes on; of a batch nothing else is done."""
+    monkeypatch.setattr(legacy_sessions, "_ANSWERING", 0.2)
+    await asking(alpha)
+    client = LegacyClient(urls[0], "2025-03-26", capabilities={"roots": {}})
+    await client.initialize()
+    async with client.open("tools/call", ADD) as call:
+        put = await call.next()
+        assert put is not None
+        await server.kill()
+        there = moved(client, urls[1])
+        said = {"jsonrpc": "2.0", "id": put["id"], "result": ANN}
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        for body in (said, [said, ping]):
+            async with there.post(json.dumps(body).encode()) as exchange:
+                await exchange.whole()
+            assert (exchange.status, exchange.headers["retry-after"]) == (503, "5")
+        await server.begin()
+        while await there.respond(put["id"], ANN) != 202:
+            pass
+        assert (await call.answer())["result"] == {"content": []}
+
+
+async def test_an_answer_to_a_replica_that_is_gone_is_dropped(
+    alpha: ScriptedUpstream, replicas: list[Running], urls: list[str]
+) -> None:
+    await asking(alpha)
+    client = LegacyClient(urls[0], capabilities={"roots": {}})
+    await client.initialize()
+    async with client.open("tools/call", ADD) as call:
+        put = await call.next()
+        assert put is not None
+        await replicas[0].gateway.stop(0.1)
+        assert await moved(client, urls[1]).respond(put["id"], ANN) == 202
 
 
 async def test_without_redis_sessions_go_on(

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections import Counter
+from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -84,23 +85,64 @@ async def test_a_session_with_a_stream_or_a_call_is_not_idle(alpha, gateway, url
         assert not await gone(two)
 
 
-async def test_there_are_so_many_sessions_and_no_more(gateway, url, wall):
-    """503 beyond, with when to come back; a session that ended makes room."""
-    clients = [LegacyClient(url) for _ in range(3)]
-    for client in clients:
-        await client.initialize()
-    extra = LegacyClient(url)
+async def refused(client):
+    """Return what is said instead of a handshake, with 503 and when to come back."""
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}
-    async with extra.open("initialize", params) as exchange:
+    async with client.open("initialize", params) as exchange:
         said = await exchange.answer()
     assert (exchange.status, exchange.headers["retry-after"]) == (503, "5")
-    assert "limits.sessions" in said["error"]["message"]
-    assert not await gone(clients[0])
-    assert await clients[0].delete() == 204
-    await extra.initialize()
-    wall.advance(IDLE + 1)
-    await clients[0].initialize()
-    assert len(gateway.runtime.sessions) == 1
+    return said["error"]["message"]
+
+
+async def test_there_are_so_many_busy_sessions_and_no_more(gateway, url):
+    """503 beyond, with when to come back, until one of them falls quiet."""
+    async with AsyncExitStack() as stack:
+        busy = [await stack.enter_async_context(LegacyClient(url)) for _ in range(2)]
+        for client in busy:
+            await stack.enter_async_context(client.listen())
+        async with LegacyClient(url) as last:
+            async with last.listen():
+                extra = LegacyClient(url)
+                assert "limits.sessions`" in await refused(extra)
+                for client in (*busy, last):
+                    assert not await gone(client)
+            await gateway.subscribed(2)
+            await extra.initialize()
+            async with extra.listen(), last.open("ping") as exchange:
+                assert (await exchange.whole()).status == 503
+            await gateway.subscribed(2)
+            assert not await gone(last)
+            assert len(gateway.runtime.sessions) == 3
+
+
+async def test_quiet_sessions_keep_nobody_out(gateway, url):
+    """Those of the caller who begins one make room first; all of them are served when they come back."""
+    async with LegacyClient(url, token="TOK") as other:
+        crowd = [LegacyClient(url) for _ in range(10)]
+        for client in crowd:
+            await client.initialize()
+        whose = [session.principal.authorization for session in gateway.runtime.sessions]
+        assert sorted(whose, key=str) == ["Bearer TOK", None, None]
+        async with LegacyClient(url, token="NEW") as new:
+            for client in (other, new, *crowd):
+                assert not await gone(client)
+        assert len(gateway.runtime.sessions) == 3
+
+
+async def test_nobody_takes_more_than_a_share_of_the_sessions(alpha, wall):
+    """All without a credential have one together."""
+    limits = {**LIMITS, "sessions_per_caller": 2}
+    async with running({"alpha": alpha}, wall_clock=wall, limits=limits) as gateway:
+        url = gateway.addresses.endpoints[0]
+        async with (
+            LegacyClient(url) as one,
+            LegacyClient(url) as two,
+            one.listen(),
+            two.listen(),
+        ):
+            assert "limits.sessions_per_caller`" in await refused(LegacyClient(url))
+            async with LegacyClient(url, token="TOK") as other:
+                assert await other.result("ping") == {}
 
 
 async def test_a_session_from_before_a_restart_goes_on(alpha, wall):
@@ -119,6 +161,34 @@ async def test_a_session_from_before_a_restart_goes_on(alpha, wall):
                 await again.result("tools/call", ADD)
                 sent = alpha.seen("tools/call")[-1].meta
                 assert sent["io.modelcontextprotocol/clientCapabilities"] == {"roots": {}}
+
+
+async def test_a_restart_makes_no_session_idle(alpha, wall):
+    """What the process remembered of it is gone: then only its age says that it is over."""
+    settings = {
+        "limits": LIMITS,
+        "wall_clock": wall,
+        "secrets": {"keys": ["0123456789abcdef0123456789abcdef"]},
+    }
+    async with running({"alpha": alpha}, **settings) as gateway:
+        client = LegacyClient(gateway.addresses.endpoints[0])
+        await client.initialize()
+        for _ in range(3):
+            wall.advance(IDLE * 0.9)
+            assert not await gone(client)
+    for _ in range(2):
+        async with running({"alpha": alpha}, **settings) as gateway:
+            again = LegacyClient(gateway.addresses.endpoints[0])
+            again.session = client.session
+            wall.advance(IDLE * 0.9)
+            assert not await gone(again)
+            wall.advance(IDLE * 0.9)
+            assert not await gone(again)
+    wall.advance(LIFE)
+    async with running({"alpha": alpha}, **settings) as gateway:
+        again = LegacyClient(gateway.addresses.endpoints[0])
+        again.session = client.session
+        assert await gone(again)
 
 
 async def test_without_a_credential_a_session_is_a_caller_of_its_own(alpha, url):

@@ -1,6 +1,8 @@
 """Whose a session is, for core and upstreams; and what is too much for one."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from gateway.support.notebook import LocalNotebook
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from tests.support.front import Answers
+from tests.support.running import Clock
 
 HELD = Handshake("2025-11-25")
 ANN = Principal(Partition("a" * 64), "Bearer TOK")
@@ -29,19 +32,32 @@ def settings(isolation: str | None = None, **members: Any) -> Config:
     return Config(upstreams={"alpha": upstream}, **members)
 
 
-def sessions(config: Config, seal: Seal | None = None) -> Sessions:
+def sessions(
+    config: Config,
+    seal: Seal | None = None,
+    *,
+    notebook: LocalNotebook | None = None,
+    now: Callable[[], float] = time.time,
+) -> Sessions:
     seal = seal or Seal(["0123456789abcdef0123456789abcdef"])
-    notebook, mailbox = LocalNotebook(), LocalMailbox()
-    return Sessions(config, seal=seal, notebook=notebook, mailbox=mailbox, bus=LocalBus(), metrics=Metrics())
+    return Sessions(
+        config,
+        seal=seal,
+        notebook=LocalNotebook() if notebook is None else notebook,
+        mailbox=LocalMailbox(),
+        bus=LocalBus(),
+        metrics=Metrics(),
+        now=now,
+    )
 
 
-def begun(config: Config, presented: Principal) -> Session:
-    return sessions(config).begin(HELD, "/mcp", presented)[0]
+async def begun(config: Config, presented: Principal) -> Session:
+    return (await sessions(config).begin(HELD, "/mcp", presented))[0]
 
 
-def test_a_session_is_its_credentials() -> None:
+async def test_a_session_is_its_credentials() -> None:
     """What is private to a credential is so whatever the client speaks; upstreams may tell sessions apart."""
-    session = begun(settings(), ANN)
+    session = await begun(settings(), ANN)
     assert session.principal.partition == ANN.partition
     assert session.principal.authorization == "Bearer TOK"
     assert session.principal.session == session.key
@@ -50,18 +66,18 @@ def test_a_session_is_its_credentials() -> None:
     assert session.principal.expires is not None
 
 
-def test_without_a_credential_it_is_a_caller_of_its_own() -> None:
+async def test_without_a_credential_it_is_a_caller_of_its_own() -> None:
     """But where all without one are one person."""
-    one = begun(settings(), Principal())
+    one = await begun(settings(), Principal())
     assert one.principal.partition == one.key
-    tenant = begun(settings(cache={"single_tenant": True}), Principal())
+    tenant = await begun(settings(cache={"single_tenant": True}), Principal())
     assert tenant.principal.partition is None
     assert tenant.principal.session == tenant.key
 
 
 @pytest.mark.parametrize("presented", [ANN, Principal()])
-def test_where_an_upstream_keeps_sessions_apart_so_is_what_is_private(presented: Principal) -> None:
-    session = begun(settings("session", cache={"single_tenant": True}), presented)
+async def test_where_an_upstream_keeps_sessions_apart_so_is_what_is_private(presented: Principal) -> None:
+    session = await begun(settings("session", cache={"single_tenant": True}), presented)
     assert session.principal.partition == session.key
     assert session.principal.authorization == presented.authorization
 
@@ -70,13 +86,28 @@ async def test_any_process_with_the_key_knows_the_session_by_the_same_name() -> 
     """X-28; the sealed id carries all of the handshake."""
     keys = ["0123456789abcdef0123456789abcdef"]
     held = Handshake("2025-06-18", b'{"roots":{}}', "a client")
-    begun, token = sessions(settings(), Seal(keys)).begin(held, "/mcp", ANN)
+    begun, token = await sessions(settings(), Seal(keys)).begin(held, "/mcp", ANN)
     found = await sessions(settings(), Seal(keys)).find(token, "/mcp", ANN)
     assert found is not None
     assert (found.key, found.held, found.principal) == (begun.key, held, begun.principal)
     assert await sessions(settings(), Seal(keys)).find(token, "/other", ANN) is None
     assert await sessions(settings(), Seal(keys)).find(token, "/mcp", Principal()) is None
     assert await sessions(settings(), Seal(["another key of sixteen bytes"])).find(token, "/mcp", ANN) is None
+
+
+async def test_a_session_that_was_ended_stays_so() -> None:
+    """Also when it would not be idle yet, for all that others know of it."""
+    clock = Clock(1_800_000_000.0)
+    limits = {"session_idle": 800.0}
+    notebook = LocalNotebook(clock)
+    one = sessions(settings(limits=limits), notebook=notebook, now=clock)
+    other = sessions(settings(limits=limits), notebook=notebook, now=clock)
+    session, token = await one.begin(HELD, "/mcp", ANN)
+    clock.advance(50)
+    await one.end(session)
+    for seconds in (25, 801, 20, 5, 200, 900, 1601):
+        clock.advance(seconds)
+        assert await other.find(token, "/mcp", ANN) is None
 
 
 class Nobody:
@@ -103,7 +134,7 @@ async def test_a_session_has_so_many_requests_at_once_and_no_more() -> None:
     config, background = settings(), Background()
     known = sessions(config)
     talk = Talk("/mcp", Answers(work), config, known, background=background, stopping=asyncio.Event())
-    session, _ = known.begin(HELD, "/mcp", ANN)
+    session, _ = await known.begin(HELD, "/mcp", ANN)
     outlet: Outlet = Nobody()
     waiting = [
         background.start(talk.ask(session, Asked(b"%d" % id, "tools/list"), outlet), name="client")
