@@ -273,12 +273,19 @@ class Member:
             await asyncio.sleep(pause)
 
     async def _settled(self, request: Request, attempt: Attempt[Answered]) -> Answered:
+        spoken = self._status.era
         try:
             return await negotiated(self._upstream, attempt)
         except UpstreamError as error:
             if error.code == HEADER_MISMATCH and request.method == "tools/call":
                 raise StaleSchema(self.name) from None
-            raise
+            if not error.contradicts or "requestState" in request.params:
+                raise
+            # It refused the form of the request, unread: in the other form it may take it (U-19a).
+            await self._probe_once()
+            if self.state != "up" or self._status.era == spoken:
+                raise
+        return await negotiated(self._upstream, attempt)
 
     def _given_up(self, request: Request, seconds: float) -> None:
         """Look closer at an upstream that was waited for in vain; a cancelled tool call says nothing."""
