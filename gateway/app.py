@@ -168,6 +168,7 @@ def build(
         mailbox=mailbox,
         bus=LocalBus() if shared is None else shared.bus,
         metrics=metrics,
+        background=background,
         now=wall_clock,
     )
     parked.on_completed = sessions.completed
@@ -492,7 +493,8 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
         ready(addresses)
     if not config.secrets.keys:
         log.info(
-            "no secrets.keys: cursors and ids of tasks are sealed with a random key and end with this process"
+            "no secrets.keys: cursors, sessions and ids of tasks are sealed with a random key "
+            "and end with this process"
         )
     await asked.wait()
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)

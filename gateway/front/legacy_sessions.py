@@ -29,6 +29,7 @@ from gateway.support.metrics import Metrics
 from gateway.support.notebook import Notebook, Unavailable
 from gateway.support.seal import Seal, SealBroken
 from gateway.support.shares import Shares
+from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +194,7 @@ class Sessions:
         mailbox: Mailbox,
         bus: Bus,
         metrics: Metrics,
+        background: Background,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._limits = settings.limits
@@ -211,6 +213,7 @@ class Sessions:
         self._mailbox = mailbox
         self._bus = bus
         self._metrics = metrics
+        self._background = background
         self._now = now
         metrics.sessions(0)
         metrics.asked(0)
@@ -450,10 +453,11 @@ class Sessions:
             if (at, holder) > mine:
                 newest = False
             elif (at, holder) < mine:
-                if holder != self._mailbox.me:
-                    await self._ask(holder, _REPLACE, session.key.encode())
                 with suppress(Unavailable):
                     await self._notebook.exclude(_STREAMS, session.key.encode(), [_spelled(holder, at)])
+                if holder != self._mailbox.me:  # nobody waits for a replica that stands still
+                    replacing = self._ask(holder, _REPLACE, session.key.encode())
+                    self._background.start(replacing, name="replace a legacy stream")
         return newest
 
     async def leave_stream(self, session: Session, stream: Stream) -> None:

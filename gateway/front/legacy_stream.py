@@ -1,11 +1,13 @@
 """The standing stream of a session: what changed, as far as the session wants to hear of it.
 
 Behind it is a listen as modern clients have one (L-25). When the session wants something else the new listen
-is opened before the old one is closed, so that nothing is missed between them.
+is opened before the old one is closed, so that nothing is missed between them. What was not granted is asked
+for again, ever less often, for it may only have been out of reach.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 _LISTS = Wanted(tools=True, prompts=True, resources=True)
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 5.0
+_LONGEST_WAIT_FOR_MORE = 30.0
+"""The longest until what was not granted is asked for again."""
 _ACKNOWLEDGING = 30.0
 """The longest a new listen may take before it is given up; the old one is kept meanwhile."""
 
@@ -106,6 +110,12 @@ class Stream:
         self._waiting: list[asyncio.Future[None]] = []
         self._closed = False
         self._had_one = False
+        self._asked: Wanted | None = None
+        """What the listen was asked for; None when it could not be read what the session wants."""
+        self._granted = Wanted()
+        self._lacks = False
+        """Whether the session wants more resources than it is granted."""
+        self._next_touch = 0.0
         self.note = b""
         """How the notebook knows it."""
 
@@ -135,9 +145,12 @@ class Stream:
     async def run(self) -> None:
         """Tell what happens, until the end."""
         current: asyncio.Task[Answer] | None = None
-        pause = _FIRST_PAUSE
+        pause = more = _FIRST_PAUSE
+        self._next_touch = asyncio.get_running_loop().time() + self._every
         try:
             while not self._closed:
+                if self._wanted.is_set():
+                    more = _FIRST_PAUSE
                 self._wanted.clear()
                 asked, self._waiting = self._waiting, []
                 new = await self._opened(current)
@@ -147,7 +160,8 @@ class Stream:
                     if not done.done():
                         done.set_result(None)
                 if current is not None and not current.done():
-                    await self._until_something(current)
+                    await self._until_something(current, more if self._lacks else None)
+                    more = min(2 * more, _LONGEST_WAIT_FOR_MORE) if self._lacks else _FIRST_PAUSE
                 if current is not None and current.done():
                     if self._closed or self._over():
                         return
@@ -165,12 +179,15 @@ class Stream:
         """Return a listen for what is wanted now, in the place of the one before; None if there is none."""
         try:
             uris = await self._uris()
+            asked: Wanted | None = _LISTS | Wanted(uris=uris)
         except Unavailable:
+            self._lacks = True
             if before is not None:
                 return None
-            uris = frozenset()
+            asked = None
+        wanted = asked or _LISTS
         ear = _Ear(self._outlet)
-        filter = spell(_LISTS | Wanted(uris=uris))
+        filter = spell(wanted)
         call = Call(
             b"0", "subscriptions/listen", {"notifications": filter}, RequestMeta(MODERN_VERSION), None
         )
@@ -187,13 +204,19 @@ class Stream:
             acknowledged.cancel()
         if not ear.acknowledged.is_set():
             task.cancel()
+            self._lacks = True
             return task if before is None else None
         if before is not None:
             before.cancel()
             await asyncio.wait([before])
+            # What it had asked for, and was not granted until now, may have changed meanwhile.
+            late = ear.granted if self._asked is None else ear.granted & self._asked
+            await self._tell_all(late - self._granted)
         elif self._had_one:
             await self._tell_all(ear.granted)
         self._had_one = True
+        self._asked, self._granted = asked, ear.granted
+        self._lacks = asked is None or bool(asked.uris - ear.granted.uris)
         ear.let_in.set()
         return task
 
@@ -214,19 +237,24 @@ class Stream:
             log.warning("a session's stream could not listen: %s", error)
             return Answer(())
 
-    async def _until_something(self, current: "asyncio.Task[Answer]") -> None:
-        """Return once something else is wanted, or the listen has ended."""
+    async def _until_something(self, current: "asyncio.Task[Answer]", within: float | None) -> None:
+        """Return once something else is wanted, the listen has ended, or so many seconds are over."""
         wanted = self._background.start(_wait(self._wanted), name="legacy wish")
+        now = asyncio.get_running_loop().time
+        end = math.inf if within is None else now() + within
         try:
-            while True:
+            while now() < end:
+                pause = max(min(self._next_touch, end) - now(), 0)
                 done, _ = await asyncio.wait(
-                    [current, wanted], timeout=self._every, return_when=asyncio.FIRST_COMPLETED
+                    [current, wanted], timeout=pause, return_when=asyncio.FIRST_COMPLETED
                 )
                 if done:
                     return
-                if not await self._touch():
-                    self.close()
-                    return
+                if now() >= self._next_touch:
+                    self._next_touch = now() + self._every
+                    if not await self._touch():
+                        self.close()
+                        return
         finally:
             wanted.cancel()
 

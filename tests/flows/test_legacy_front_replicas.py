@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gateway.front import legacy_sessions
+from gateway.front.legacy_sessions import Sessions
 from tests.support.legacy_client import LegacyClient
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Clock, Running, running
@@ -215,6 +216,35 @@ async def test_a_newer_stream_takes_the_place_of_one_elsewhere(
             await until(lambda: any("resourceSubscriptions" in one.wanted for one in alpha.listens))
             await alpha.notify("notifications/resources/updated", uri="a:1")
             assert (await third.next() or {})["params"] == {"uri": "alpha+a:1"}
+
+
+@pytest.fixture
+def replacing(monkeypatch: pytest.MonkeyPatch) -> dict[str, asyncio.Event]:
+    """Have replicas that are asked to end their stream never answer; what became of the first question."""
+    became = {"asked": asyncio.Event(), "given up": asyncio.Event()}
+
+    async def stand_still(*_: object) -> bytes:
+        became["asked"].set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            became["given up"].set()
+        return b""
+
+    monkeypatch.setattr(Sessions, "_replace", stand_still)
+    return became
+
+
+async def test_a_stream_waits_for_no_replica_that_stands_still(
+    replacing: dict[str, asyncio.Event], alpha: ScriptedUpstream, urls: list[str]
+) -> None:
+    """It opens, and what is asked for from then on is heard on it."""
+    async with LegacyClient(urls) as client, client.listen(), client.listen() as second:
+        assert second.status == 200
+        await client.result("resources/subscribe", {"uri": "alpha+a:1"})
+        await until(lambda: any("resourceSubscriptions" in one.wanted for one in alpha.listens))
+        await replacing["asked"].wait()
+        assert not replacing["given up"].is_set()
 
 
 async def test_a_session_is_idle_when_it_is_so_everywhere(urls: list[str], wall: Clock) -> None:

@@ -144,6 +144,34 @@ async def test_a_stream_ends_when_the_gateway_stops(alpha):
             assert await stream.ended()
 
 
+async def test_what_cannot_be_granted_yet_is_heard_of_later(alpha):
+    """A stream that opens while the upstream is away hears of the resource once it is back."""
+    async with (
+        ScriptedUpstream(tools=[tool("sub")]) as beta,
+        running({"alpha": alpha, "beta": beta}, subscriptions={"acknowledge": 0.2}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0]) as client,
+    ):
+        await client.result("resources/subscribe", {"uri": "alpha+a:1"})
+        await alpha.stop()
+        await gateway.until("alpha", "down")
+        async with client.listen() as stream:
+            await beta.listening()
+            await beta.notify("notifications/tools/list_changed")
+            assert (await stream.next())["method"] == "notifications/tools/list_changed"
+            await alpha.start()
+            updated = {
+                "jsonrpc": "2.0",
+                "method": "notifications/resources/updated",
+                "params": {"uri": "alpha+a:1"},
+            }
+            while await stream.next() != updated:
+                pass
+            await wanted(alpha, ["a:1"])
+            await alpha.notify("notifications/resources/updated", uri="a:1")
+            while await stream.next() != updated:
+                pass
+
+
 async def test_a_resource_nobody_tells_of_cannot_be_subscribed_to(alpha):
     """9.3: -32602 where its server does not do that."""
     alpha.capabilities = {"resources": {"listChanged": True}}

@@ -267,6 +267,7 @@ def state(pipeline: Pipeline | Mapping[str, Pipeline], **members: Any) -> FrontS
         mailbox=LocalMailbox(),
         bus=LocalBus(),
         metrics=Metrics(),
+        background=Background(),
     )
     return FrontState(configured, pipelines, seal, sessions)
 

@@ -47,6 +47,7 @@ def sessions(
         mailbox=LocalMailbox(),
         bus=LocalBus(),
         metrics=Metrics(),
+        background=Background(),
         now=now,
     )
 
