@@ -136,8 +136,7 @@ class StdioFront:
         if isinstance(line, TooLong):
             log.warning("skipped a message of %d bytes, more than limits.message", line.size)
             error = McpError(INVALID_REQUEST, "The message is larger than `limits.message`")
-            id = line.id()
-            self._say(jsonrpc.error_message(None if id is None else b"%d" % id, error))
+            self._say(jsonrpc.error_message(line.id(), error))
         elif line.strip():
             await self._message(line)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 _HEAD = 256
 _TAIL = 256
-_ID_IN_HEAD = re.compile(rb'[{,]\s*"id"\s*:\s*"?(\d{1,19})\b')
-_ID_IN_TAIL = re.compile(rb'"id"\s*:\s*"?(\d{1,19})"?\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_ID = rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"|-?(?:0|[1-9]\d{0,18})(?![\d.eE]))'
+_ID_IN_HEAD = re.compile(rb"[{,]\s*" + _ID)
+_ID_IN_TAIL = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,14 @@ class TooLong:
     head: bytes
     tail: bytes
 
-    def id(self) -> int | None:
-        """Return the id of the message it probably was, None when that cannot be seen.
+    def id(self) -> bytes | None:
+        """Return the id of the message it probably was, as it was written, None when that cannot be seen.
 
         Some servers write the id first, others last; what the message holds between is not looked at.
         """
         envelope = re.split(rb'"(?:result|error|params)"\s*:', self.head, maxsplit=1)[0]
         found = _ID_IN_HEAD.search(envelope) or _ID_IN_TAIL.search(self.tail)
-        return None if found is None else int(found[1])
+        return None if found is None else found[1]
 
 
 class LineCutter:

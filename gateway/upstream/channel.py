@@ -248,7 +248,7 @@ class Channel:
 
     def _too_long(self, text: TooLong) -> None:
         """Have the one call fail whose answer was too large (B25)."""
-        id = text.id()
+        id = number_of(text.id())
         exchange = None if id is None else self._exchanges.get(id) or self._carried.get(id)
         waiting = [one for one in (*self._exchanges.values(), *self._carried.values()) if not one.over]
         if exchange is None and id is None and len(waiting) == 1:

@@ -59,17 +59,23 @@ def test_next_to_nothing_is_kept_of_a_line_beyond_the_limit() -> None:
 @pytest.mark.parametrize(
     ("line", "id"),
     [
-        (b'{"jsonrpc":"2.0","id":7,"result":{"text":"%s"}}', 7),
-        (b'{"jsonrpc":"2.0", "id": "7", "result":{"text":"%s"}}', 7),
-        (b'{"result":{"text":"%s"},"jsonrpc":"2.0","id":12}', 12),
-        (b'{"result":{"text":"%s"},"id":12,"jsonrpc":"2.0"}', 12),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"text":"%s"}}', b"7"),
+        (b'{"jsonrpc":"2.0", "id": "7", "result":{"text":"%s"}}', b'"7"'),
+        (b'{"jsonrpc":"2.0","id":"a-b \\"\\u00e9","method":"x","params":{"text":"%s"}}', b'"a-b \\"\\u00e9"'),
+        (b'{"jsonrpc":"2.0","id":-5,"method":"x","params":{"text":"%s"}}', b"-5"),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"x","params":{"text":"%s"}}', None),
+        (b'{"jsonrpc":"2.0","id":null,"method":"x","params":{"text":"%s"}}', None),
+        (b'{"result":{"text":"%s"},"jsonrpc":"2.0","id":12}', b"12"),
+        (b'{"result":{"text":"%s"},"id":12,"jsonrpc":"2.0"}', b"12"),
+        (b'{"params":{"text":"%s"},"method":"x","id":"12"}', b'"12"'),
+        (b'{"jsonrpc":"2.0","id":"%s","method":"x"}', None),
         (b'{"result":{"id":3,"text":"%s"}}', None),
         (b'{"jsonrpc":"2.0","method":"notifications/message","params":{"id":3,"data":"%s"}}', None),
         (b'{"result":{"text":"%s","id":4}}', None),
         (b"%s", None),
     ],
 )
-def test_the_id_of_a_line_beyond_the_limit(line: bytes, id: int | None) -> None:
+def test_the_id_of_a_line_beyond_the_limit(line: bytes, id: bytes | None) -> None:
     """The call it answers fails, and no other; what a result holds is not taken for the envelope."""
     [long] = LineCutter(1000).feed(line % (b"x" * 2000) + b"\n")
     assert isinstance(long, TooLong)
