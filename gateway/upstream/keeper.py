@@ -1,9 +1,10 @@
 """A program of its own: starts one server, and ends it with all its kin once the gateway is gone or says so.
 
-`python -I -S keeper.py LIFELINE STEP COMMAND ARGUMENT…` imports nothing of the gateway. LIFELINE is the
-reading end of a pipe that only the gateway can write to. Whether the gateway closes it or is killed, its
-end is seen here, so that one way of ending serves both. The command runs in a process group of its own,
-its stdin, stdout and stderr being the keeper's.
+`python -I -S keeper.py LIFELINE STDOUT STDERR STEP COMMAND ARGUMENT…` imports nothing of the gateway. The
+LIFELINE is a socket whose other end is the gateway's alone. Whether the gateway closes it or is killed, its
+end is seen here, so that one way of ending serves both. Over it goes one word, the process group of the
+command, for the gateway to kill should the keeper be killed before it. The command runs in a process group
+of its own, its stdin being the keeper's, its stdout and stderr the pipes that are named.
 
 Why not in the gateway itself: what has threads must not run code between fork and exec, as prctl would
 need, and that would end the child only, not what it started. A keeper has one thread. On Linux orphans
@@ -31,8 +32,12 @@ _LAST = 5.0
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit status of the command."""
-    lifeline, step, command = int(arguments[0]), float(arguments[1]), arguments[2:]
+    lifeline, stdout, stderr = map(int, arguments[:3])
+    step, command = float(arguments[3]), arguments[4:]
     os.set_inheritable(lifeline, False)
+    for pipe, stream in ((stdout, 1), (stderr, 2)):
+        os.dup2(pipe, stream)
+        os.close(pipe)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -48,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         _become(command, prctl)
     with suppress(OSError):  # it did so itself, and runs another program already
         os.setpgid(child, child)
+    with suppress(OSError):  # the gateway may be gone already
+        os.write(lifeline, str(child).encode())
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # the ends of the pipes are the command's alone
         os.dup2(nothing, stream)

@@ -1,7 +1,8 @@
 """One running server program: lines to its stdin, lines from its stdout, its stderr to the log, and its end.
 
-On POSIX a keeper stands between, whose pipe to us is the program's lifeline: however this process ends, the
-program and all it started end with it (B27). On Windows the program is started directly.
+On POSIX a keeper stands between, whose socket to us is the program's lifeline: however this process ends, the
+program and all it started end with it (B27). Should the keeper itself be killed, the program and its process
+group still end; only what left that group is out of reach then. On Windows the program is started directly.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +36,8 @@ _LAST_WORDS = 1.0
 """How long its pipes may stay open after it ended: what it wrote at the end is read."""
 _KILLED = 6.0
 """How long killing all a program started may take before its keeper is killed, too."""
+_DEAD = 5.0
+"""How long it may take to hear of the end of what was killed."""
 _CHUNK = 2**18
 _STDERR_LINE = 4096
 _SHOWN = 1000
@@ -162,8 +166,8 @@ class Program:
     def __init__(
         self,
         launch: Launch,
-        process: asyncio.subprocess.Process,
-        lifeline: int | None,
+        process: "Spawned",
+        lifeline: socket.socket | None,
         *,
         limit: int,
         step: float,
@@ -183,6 +187,9 @@ class Program:
         self._junk = Allowance(10, 1.0)
         self._writing = asyncio.Lock()
         self._exited = asyncio.Event()
+        self._silences: set[asyncio.Timeout] = set()
+        """What is waited for, to be heard in a while or not at all once it ended."""
+        self._silent_at: float | None = None
         self._stopped = False
         self._told = background.start(self._tell_stderr(), name=f"stderr of {self._name}")
         self._awaited = background.start(self._await_exit(), name=f"exit of {self._name}")
@@ -207,36 +214,32 @@ class Program:
         `limit` bounds a line of it; one that is not `vital` may end without its upstream being lost.
         """
         command = await asyncio.to_thread(launch.resolved)
-        lifeline: int | None = None
-        kept: int | None = None
+        lifeline: socket.socket | None = None
+        kept: socket.socket | None = None
         arguments = [command, *launch.args]
         try:
             if not _WINDOWS:
-                kept, lifeline = os.pipe()
-                arguments = [sys.executable, "-I", "-S", str(_KEEPER), str(kept), str(step), *arguments]
-            process = await asyncio.create_subprocess_exec(
-                *arguments,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_CHUNK,
-                env=dict(launch.env),
-                cwd=launch.cwd,
-                start_new_session=not _WINDOWS,
-                pass_fds=() if kept is None else (kept,),
+                kept, lifeline = socket.socketpair()
+            process = await Spawned.start(
+                arguments, kept=kept, step=step, env=dict(launch.env), cwd=launch.cwd
             )
         except BaseException as error:
             if lifeline is not None:
-                os.close(lifeline)
+                lifeline.close()
             if isinstance(error, OSError):
                 detail = f"{launch.command[:200]} cannot be started: {error.strerror}"
                 raise Failed(launch.name, Reason.CONNECT, detail, lost=True) from error
             raise
         finally:
             if kept is not None:
-                os.close(kept)
+                kept.close()
         log.info("upstream %s: started %s, pid %d", launch.name, launch.command, process.pid)
         return cls(launch, process, lifeline, limit=limit, step=step, vital=vital, background=background)
+
+    @property
+    def pid(self) -> int:
+        """The process that was started, which is that of the keeper where there is one."""
+        return self._process.pid
 
     @property
     def running(self) -> bool:
@@ -269,20 +272,20 @@ class Program:
     def post(self, line: bytes) -> bool:
         """Write a short message at once, unless a whole one waits already; whether it was written."""
         stdin = self._process.stdin
-        if stdin is None or not self.running or stdin.transport.get_write_buffer_size() > self._limit:
+        if not self.running or stdin.transport.get_write_buffer_size() > self._limit:
             return False
         self._write(line)
         return True
 
     def _write(self, line: bytes) -> None:
         stdin = self._process.stdin
-        if stdin is None or not self.running:
+        if not self.running:
             raise self.lost(unsent=True)
         stdin.write(line + b"\n")
 
     async def _drained(self) -> None:
         stdin = self._process.stdin
-        if stdin is None or not self.running:
+        if not self.running:
             raise self.lost(unsent=True)
         try:
             await stdin.drain()
@@ -301,10 +304,8 @@ class Program:
 
         For one reader; cancelling it loses nothing.
         """
-        stdout = self._process.stdout
-        assert stdout is not None
         while True:
-            chunk = await self._some(stdout)
+            chunk = await self._some(self._process.stdout)
             if chunk:
                 lines = self._cutter.feed(chunk)
             else:
@@ -315,10 +316,19 @@ class Program:
             if lines:
                 return lines
 
-    async def _some(self, stdout: asyncio.StreamReader) -> bytes:
+    async def _some(self, stream: asyncio.StreamReader) -> bytes:
+        """Return what comes next, nothing once that was all.
+
+        After its end that is so soon in any case: what it left behind may hold its pipes for ever.
+        """
         try:
-            return await stdout.read(_CHUNK)
-        except OSError:
+            async with asyncio.timeout_at(self._silent_at) as silence:
+                self._silences.add(silence)
+                try:
+                    return await stream.read(_CHUNK)
+                finally:
+                    self._silences.discard(silence)
+        except (OSError, TimeoutError):
             return b""
 
     def lost(self, *, unsent: bool = False) -> Failed:
@@ -344,10 +354,8 @@ class Program:
         )
 
     async def _tell_stderr(self) -> None:
-        stderr = self._process.stderr
-        assert stderr is not None
         cutter = LineCutter(_STDERR_LINE)
-        while chunk := await self._some(stderr):
+        while chunk := await self._some(self._process.stderr):
             self._tell(cutter.feed(chunk))
         self._tell(cutter.end())
 
@@ -383,18 +391,29 @@ class Program:
                 await self._farewell()
             elif not await happens(self._exited, 2 * self._step + _KILLED):
                 self._kill()  # its keeper does not even keep the time
-            await self._exited.wait()
+            if not await happens(self._exited, _DEAD):
+                log.error("upstream %s: pid %d does not end", self._name, self._process.pid)
             await asyncio.wait([self._told], timeout=_LAST_WORDS)
         finally:
             self._told.cancel()
-            _transport(self._process).close()
+            self._process.close()
 
     def _hang_up(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.stdin.close()
         if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+            with suppress(OSError):
+                self._lifeline.shutdown(socket.SHUT_WR)
+
+    def _bury(self) -> None:
+        """Kill what the program started if its keeper cannot: it was killed itself."""
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is None:
+            return
+        with lifeline, suppress(OSError, ValueError):
+            lifeline.setblocking(False)
+            group = int(lifeline.recv(32))
+            if (self._process.returncode or 0) < 0:  # it passes on how the program ended as 128 + N
+                os.killpg(group, signal.SIGKILL)
 
     async def _farewell(self) -> None:
         """End a program without a keeper: stdin is closed, then it is terminated, which Windows does hard."""
@@ -407,9 +426,13 @@ class Program:
 
     async def _await_exit(self) -> None:
         try:
-            await self._process.wait()
+            await self._process.exited.wait()
+            self._bury()
         finally:
             self._exited.set()
+            self._silent_at = asyncio.get_running_loop().time() + _LAST_WORDS
+            for silence in self._silences:
+                silence.reschedule(self._silent_at)
         log.log(
             logging.DEBUG if self._stopped else logging.WARNING,
             "upstream %s: its program, pid %d, ended: %s",
@@ -428,7 +451,119 @@ def ending(code: int) -> str:
     return f"exit code {code}"
 
 
-def _transport(process: asyncio.subprocess.Process) -> asyncio.SubprocessTransport:
-    """Return what asyncio keeps to itself, although it must be closed for its pipes to be."""
-    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
-    return transport
+class Spawned:
+    """A process that was spawned: its pipes, and its end, which waits for none of them.
+
+    The event loops make such pipes as well, but uvloop keeps the far ends open here, even of what it is given
+    for stdout, so that nobody notices that a program closed its own; and asyncio does not tell of an exit
+    while anybody holds them.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        transport: asyncio.SubprocessTransport,
+        exited: asyncio.Event,
+        streams: "Sequence[tuple[asyncio.StreamReader, asyncio.ReadTransport]]",
+    ) -> None:
+        assert process.stdin is not None
+        self._process = process
+        self._transport = transport
+        self._streams = streams
+        self.exited = exited
+        self.pid = process.pid
+        self.stdin = process.stdin
+        if streams:
+            (self.stdout, _), (self.stderr, _) = streams
+        else:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.stdout, self.stderr = process.stdout, process.stderr
+
+    def __repr__(self) -> str:
+        return f"<Spawned {self._process!r}>"
+
+    @classmethod
+    async def start(
+        cls,
+        arguments: Sequence[str],
+        *,
+        kept: socket.socket | None,
+        step: float,
+        env: Mapping[str, str],
+        cwd: str | None,
+    ) -> "Spawned":
+        """Return it running, under a keeper with this end of its lifeline; raises OSError."""
+        loop = asyncio.get_running_loop()
+        streams: list[tuple[asyncio.StreamReader, asyncio.ReadTransport]] = []
+        far: list[int] = []
+        passed: list[int] = []
+        try:
+            if kept is not None:
+                for _ in ("stdout", "stderr"):
+                    near, end = os.pipe()
+                    far.append(end)
+                    streams.append(await _stream(near))
+                passed = [kept.fileno(), *far]
+                keeper = [str(_KEEPER), *map(str, passed), str(step)]
+                arguments = [sys.executable, "-I", "-S", *keeper, *arguments]
+            transport, protocol = await loop.subprocess_exec(
+                lambda: _Watching(_CHUNK, loop),
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL if far else asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL if far else asyncio.subprocess.PIPE,
+                env=env,
+                cwd=cwd,
+                start_new_session=kept is not None,
+                pass_fds=passed,
+            )
+        except BaseException:
+            for _, reading in streams:
+                reading.close()
+            raise
+        finally:
+            for end in far:
+                os.close(end)
+        process = asyncio.subprocess.Process(transport, protocol, loop)
+        return cls(process, transport, protocol.exited, streams)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """Kill it; raises ProcessLookupError when it is gone."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Let go of its pipes."""
+        self._transport.close()
+        for _, reading in self._streams:
+            reading.close()
+
+
+class _Watching(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells of the exit when it is heard of."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit, loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
+async def _stream(fd: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    """Return what is read from a pipe, and what closes it."""
+    reader = asyncio.StreamReader(_CHUNK)
+    pipe = os.fdopen(fd, "rb", 0)
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+    except BaseException:
+        pipe.close()
+        raise
+    return reader, transport

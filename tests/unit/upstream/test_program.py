@@ -3,12 +3,16 @@
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from gateway import config
 from gateway.protocol.call import Reason, UpstreamName
@@ -139,6 +143,55 @@ async def test_a_program_that_ends_by_itself_takes_its_kin_along() -> None:
         assert str(caught.value) == "upstream files: its program ended, exit code 9"
         await program.exited()
         assert await asyncio.to_thread(marked, text) == []
+
+
+async def its_end_by_its_keepers() -> None:
+    """See a program end whose keeper is killed, with one of its group that holds its pipes."""
+    text = mark()
+    async with started(launch("--ignore-term", "--grandchild", text=text)) as program:
+        await program.send(DISCOVER, 5)
+        await said(program)
+        os.kill(program.pid, signal.SIGKILL)
+        with pytest.raises(ProgramEnded) as caught:
+            await program.receive()
+        assert caught.value.detail == "its program ended, killed by SIGKILL"
+    await none_left(text)
+
+
+async def its_end_without_its_daemon() -> None:
+    """What left the group of a program whose keeper was killed keeps nobody waiting."""
+    text = mark()
+    async with started(launch("--daemon", text=text)) as program:
+        await program.send(DISCOVER, 5)
+        await said(program)
+        os.kill(program.pid, signal.SIGKILL)
+        with pytest.raises(ProgramEnded):
+            await program.receive()
+    for daemon in await asyncio.to_thread(marked, text):
+        with suppress(ProcessLookupError):
+            os.kill(int(daemon.split()[0]), signal.SIGKILL)
+    await none_left(text)
+
+
+async def its_closed_stdout() -> None:
+    """See that nothing more is to be heard of one that lives on."""
+    text = mark()
+    async with started(launch("--ignore-term", text=text)) as program:
+        await ask(program, 1, "close_stdout")
+        with pytest.raises(ProgramEnded) as caught:
+            await program.receive()
+        assert caught.value.detail == "its program ended, it closed its stdout"
+    assert await asyncio.to_thread(marked, text) == []
+
+
+@pytest.mark.parametrize("seen", [its_end_by_its_keepers, its_end_without_its_daemon, its_closed_stdout])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_whatever_the_event_loop_an_end_is_seen_at_once(
+    loop: Callable[[], asyncio.AbstractEventLoop], seen: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(seen())
+    assert zombies() == []
 
 
 async def test_the_death_of_its_parent_ends_it() -> None:
