@@ -157,6 +157,9 @@ def read(
     try:
         root = yaml.compose(source)
     except MarkedYAMLError as error:
+        if json_says := syntax.said_of_json(_EXTRA_COMMA.sub(_blanked, _COMMENT.sub(_blanked, source))):
+            line, reason = json_says
+            raise ConfigError([Problem(file, line, "", f"not valid JSON: {reason}")]) from None
         line, reason = syntax.said(error, source)
         raise ConfigError([Problem(file, line, "", f"not valid YAML: {reason}")]) from None
     except (YAMLError, UnicodeError):

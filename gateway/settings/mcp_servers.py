@@ -9,6 +9,7 @@ import glob
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path as FilePath
 from typing import Final
 
@@ -407,12 +408,21 @@ def _read_env_file(
     except ValueError as error:
         document.report(place, str(error))
         return
+    if odd := ", ".join(map(str, islice(_odd_lines(text), _NAMED))):
+        server.remarks.append(f"{show_path(place)}: passed over what is no NAME=VALUE, on line {odd}")
     own = upstream.get("env", {})
     if isinstance(own, Mapping):
         found = dict(env_lines(text))
         server.from_file = frozenset(found.keys() - own.keys())
         server.env_file = named
         upstream["env"] = {**found, **own}
+
+
+def _odd_lines(text: str) -> Iterator[int]:
+    """Yield the numbers of the lines of a .env file that set nothing and are no comments."""
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        if line.strip() and not line.strip().startswith("#") and not _ENV_LINE.fullmatch(line.strip()):
+            yield number
 
 
 def env_lines(text: str) -> Iterator[tuple[str, str]]:

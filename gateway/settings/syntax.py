@@ -4,6 +4,7 @@ What stands at the place may be a secret that merely looks like an alias or a ta
 YAML itself are named.
 """
 
+import json
 import re
 from collections.abc import Callable
 
@@ -21,6 +22,21 @@ def said(error: MarkedYAMLError, text: str) -> tuple[int, str]:
         if re.match(pattern, problem):
             return words(problem, opened, at, text)
     return at.line + 1, f"at column {at.column + 1}: this is not YAML; text with signs in it needs quotes"
+
+
+def said_of_json(text: str) -> tuple[int, str] | None:
+    """Return the line to look at and what is wrong there, None for what is JSON, or is not meant to be."""
+    if re.match(r'\s*\{\s*"', text) is None:
+        return None
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        if text[error.pos :].strip() == "" or error.msg.startswith("Unterminated string"):
+            return error.lineno, "the file ends too early, or a bracket or a quote is not closed"
+        return error.lineno, f"at column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+    except (ValueError, RecursionError):
+        return None
+    return None
 
 
 def _unclosed(problem: str, opened: StringMark, at: StringMark, text: str) -> tuple[int, str]:

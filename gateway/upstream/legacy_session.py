@@ -64,6 +64,8 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.05
 """How long a server's first question waits for others to go with it (M-19)."""
+_OF_TIMEOUT = 0.8
+"""How much of a call's timeout it may wait for its turn, so that the server is not blamed for that."""
 _LAST_WORDS = 10.0
 """The longest it may take to tell a server of a cancellation, or to answer its ping."""
 _MOST_NOTICES = 256
@@ -276,8 +278,12 @@ class LegacySession:
         on_idle: Callable[["LegacySession"], None] | None = None,
         parked: Parked | None = None,
         ids: "itertools.count[int] | None" = None,
+        timeout: float = 30.0,
     ) -> None:
-        """Declare these capabilities; without a place to park calls, none."""
+        """Declare these capabilities; without a place to park calls, none.
+
+        `timeout` is that of a call; a turn is waited for a little less.
+        """
         self.name = name
         self.wire = wire
         self.capabilities = capabilities if parked is not None else NOTHING
@@ -296,6 +302,7 @@ class LegacySession:
         self._level: str | None = None
         self._levels = asyncio.Lock()
         self._turn = asyncio.Lock()
+        self._turn_wait = _OF_TIMEOUT * timeout
         self._pages: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """The pages that users were sent to: whose session that was, and the question's key."""
         self._subscribed: dict[str, int] = {}
@@ -358,7 +365,7 @@ class LegacySession:
         released = None
         if self._asks(request) and not self.wire.apart:
             # Nothing else says whose a question is than that there is only one call (M-22).
-            await self._turn.acquire()
+            await self._take_turn()
             released = self._turn.release
         try:
             exchange = self._begin(request, released)
@@ -367,6 +374,17 @@ class LegacySession:
                 released()
             raise
         return await self._follow(exchange, emit)
+
+    async def _take_turn(self) -> None:
+        """Wait for the calls before this one, but not until it looks as if the server did not answer."""
+        try:
+            async with asyncio.timeout(self._turn_wait):
+                await self._turn.acquire()
+        except TimeoutError:
+            suspended = any(one.shown and not one.over for one in self._exchanges.values())
+            why = "waits for what its user answers" if suspended else "is under way"
+            only = "this server takes one at a time that it may ask something about"
+            raise McpError(INTERNAL_ERROR, f"Another call of yours {why}; {only}") from None
 
     async def ping(self) -> None:
         """Return when the server answers, whatever it says; raises as a call does."""

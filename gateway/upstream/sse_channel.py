@@ -202,6 +202,7 @@ class SseSession:
                 on_idle=lambda session: on_idle(),
                 parked=parked,
                 ids=ids,
+                timeout=settings.timeout,
             )
 
         self.session = self._channel.speak(session)

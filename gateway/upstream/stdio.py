@@ -407,6 +407,7 @@ class StdioUpstream:
             on_idle=lambda session: self._others.rested(key),
             parked=self._parked,
             ids=self._ids,
+            timeout=self._settings.timeout,
         )
 
     def ears(self, key: Key) -> Ears:

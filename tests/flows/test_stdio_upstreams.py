@@ -319,6 +319,21 @@ async def test_a_program_asks_the_one_caller_it_works_for() -> None:
         assert answer.text == given
 
 
+async def test_a_call_whose_turn_does_not_come_is_told_why() -> None:
+    """The user of another one has not answered yet, which is no fault of the server's."""
+    settings = program("--era", "legacy", isolation="caller", timeout="2s")
+    async with running({"files": settings}) as gateway:
+        options: dict[str, Any] = {"token": "TOK-A", "capabilities": FORM}
+        asked = await gateway.ask("tools/call", {"name": "files__ask"}, **options)
+        refused = await gateway.ask("tools/call", {"name": "files__pid"}, **options)
+        assert "Another call of yours waits for what its user answers" in refused.error["message"]
+        assert gateway.status("files").state == "up"
+        [key] = asked.result["inputRequests"]
+        given = {"action": "accept", "content": {"name": "Ann"}}
+        answers = {"inputResponses": {key: given}, "requestState": asked.result["requestState"]}
+        assert (await gateway.ask("tools/call", {"name": "files__ask", **answers}, **options)).text == given
+
+
 async def test_calls_that_may_be_asked_something_take_turns() -> None:
     """Else nobody could tell whose the question is (M-22)."""
     settings = program("--era", "legacy", isolation="caller")

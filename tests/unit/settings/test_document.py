@@ -251,6 +251,15 @@ def test_a_syntax_error_does_not_repeat_the_text(yaml: str) -> None:
         ("a: !x!y z", "f.yaml:1: not valid YAML: at column 4: text that begins with ! needs quotes"),
         ("a: *", "text that begins with * or & needs quotes"),
         ("a: | x", "text that begins with | or > needs quotes"),
+        (
+            '{"mcpServers": {\n  "a": {"comm',
+            "f.yaml:2: not valid JSON: the file ends too early, or a bracket",
+        ),
+        ('{"mcpServers": {\n  "a": {}', "not valid JSON: the file ends too early, or a bracket"),
+        (
+            '{"mcpServers": // x\n {"a": {}]}',
+            "f.yaml:2: not valid JSON: at column 10: expecting ',' delimiter",
+        ),
     ],
 )
 def test_a_syntax_error_is_said_in_plain_words(yaml: str, said: str) -> None:

@@ -226,7 +226,7 @@ def test_an_env_file_stands_below_env(tmp_path: Path) -> None:
         "D": "plain",
         "E": "${TOK}",
     }
-    assert warnings == []
+    assert warnings == ["mcpServers.a.envFile: passed over what is no NAME=VALUE, on line 8"]
 
 
 def test_tools_that_a_client_hides_stay_hidden() -> None:
