@@ -437,7 +437,7 @@ class Gateway:
             "error": None if status.last_error is None else status.last_error.value,
             "http_status": _http_status(status.detail),
             "active": status.active,
-            "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].sessions},
+            "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].most_sessions},
             "followed": self.runtime.hub.state(name),
             "in_state_seconds": round(time.monotonic() - status.since, 1),
             **self.runtime.catalogue.report(name),

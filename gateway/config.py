@@ -322,8 +322,9 @@ class Upstream(Model):
     """Who shares a session of a server of an older protocol, or the process of a program: everybody, the
     requests of one caller's token, or those of one client's session; by default caller for a URL and shared
     for a command."""
-    sessions: Count = 1000
-    """Sessions, or processes, of such a server at once; beyond it the one idle longest ends."""
+    sessions: Count | None = None
+    """Sessions, or processes, of such a server at once; beyond it the one idle longest ends. By default 1000
+    sessions, and 50 processes of a program."""
     sessions_per_caller: Count = 10
     """The most of them that one caller, or one client's session, may have: one for each set of what its
     clients can be asked. Beyond it the caller's own one idle longest ends."""
@@ -382,6 +383,13 @@ class Upstream(Model):
         if self.isolation is not None:
             return self.isolation
         return "caller" if self.command is None else "shared"
+
+    @property
+    def most_sessions(self) -> int:
+        """Return how many sessions, or processes, there may be at once."""
+        if self.sessions is not None:
+            return self.sessions
+        return 1000 if self.command is None else 50
 
     @property
     def isolated(self) -> bool:

@@ -95,7 +95,7 @@ class LegacyUpstream:
         self._secret = os.urandom(32)
         self._sessions: Sessions[OpenSession] = Sessions(
             self._open,
-            most=settings.sessions,
+            most=settings.most_sessions,
             each=settings.sessions_per_caller,
             idle=settings.session_idle,
             background=background,

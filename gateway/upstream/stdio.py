@@ -119,7 +119,7 @@ class StdioUpstream:
         self._rest = Rest(self._pace, clock, random)
         self._others: Sessions[Process] = Sessions(
             self._open_other,
-            most=max(1, settings.sessions - 1),
+            most=max(1, settings.most_sessions - 1),
             each=settings.sessions_per_caller,
             idle=settings.session_idle,
             background=background,

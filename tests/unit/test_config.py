@@ -523,6 +523,13 @@ def test_the_example_loads_and_fits_the_schema() -> None:
     assert list(validator().iter_errors(plain(text))) == []
 
 
+def test_a_program_has_fewer_processes_than_a_url_has_sessions() -> None:
+    """Each is a program that runs, with its keeper."""
+    assert Upstream(url="http://a/", prefix="a").most_sessions == 1000
+    assert Upstream(command="a", prefix="a").most_sessions == 50
+    assert Upstream(command="a", prefix="a", sessions=7).most_sessions == 7
+
+
 def test_the_example_holds_every_key() -> None:
     """Each model field stands in it, at its place."""
 
