@@ -118,6 +118,8 @@ class Talk:
         self._endpoint = endpoint
         self._pipeline = pipeline
         self._limits = settings.limits
+        self._every = max(settings.limits.session_idle / 4, 0.05)
+        """Seconds after which a session is noted as alive again, in which something goes on."""
         self._sessions = sessions
         self._background = background
         self._stopping = stopping
@@ -162,7 +164,7 @@ class Talk:
             outlet,
             uris=lambda: self._sessions.uris(session),
             touch=lambda: self._touched(session),
-            every=max(self._limits.session_idle / 4, 0.05),
+            every=self._every,
             over=lambda: self._stopping.is_set() or self._sessions.expired(session),
             background=self._background,
         )
@@ -194,12 +196,11 @@ class Talk:
                 del session.running[id]
 
         task.add_done_callback(ended)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not work.withdrawn or not task.cancelled():
-                raise
-            return Told(None, "cancelled")
+        while not task.done():
+            await asyncio.wait([task], timeout=self._every)
+            if not task.done():
+                await self._sessions.touch(session)  # or the other replicas would take it for idle
+        return Told(None, "cancelled") if task.cancelled() and work.withdrawn else task.result()
 
     async def note(self, session: Session, noted: Noted) -> None:
         """Take in a notification; those of no interest to anybody are dropped (9.3)."""

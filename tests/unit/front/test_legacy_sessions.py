@@ -150,3 +150,30 @@ async def test_a_session_has_so_many_requests_at_once_and_no_more() -> None:
         assert "result" in split(b"".join(told.message or ()))
     assert not session.busy
     await background.close(1.0)
+
+
+async def test_a_session_is_in_use_while_a_request_of_it_runs() -> None:
+    """X-28: other replicas know of it by what is noted, and nothing else may be said in it for long."""
+    free = asyncio.Event()
+
+    async def work(call: Call, principal: Principal, emit: Emit) -> Answer:
+        await free.wait()
+        return Answer((b'{"resultType":"complete","tools":[]}',))
+
+    config, background = settings(limits={"session_idle": 0.2}), Background()
+    clock = Clock(1_800_000_000.0)
+    notebook = LocalNotebook(clock)
+    here, there = (sessions(config, notebook=notebook, now=clock) for _ in range(2))
+    talk = Talk("/mcp", Answers(work), config, here, background=background, stopping=asyncio.Event())
+    session, token = await here.begin(HELD, "/mcp", ANN)
+    asked = background.start(talk.ask(session, Asked(b"1", "tools/list"), Nobody()), name="client")
+    for _ in range(3):
+        clock.advance(0.3)
+        while await notebook.read("legacy session", session.key.encode()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await there.find(token, "/mcp", ANN) is not None
+    free.set()
+    assert "result" in split(b"".join((await asked).message or ()))
+    clock.advance(0.3)
+    assert await there.find(token, "/mcp", ANN) is None
+    await background.close(1.0)
