@@ -421,6 +421,7 @@ class _Readable(_Described, kw_only=True):
 
 class _Resource(_Readable, kw_only=True):
     uri: str
+    # Some SDKs have 64 bits for it, and would refuse the whole list over more.
     size: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType = UNSET
 
 

@@ -57,7 +57,11 @@ _SHORT = re.compile(r"-[pPkt]")
 _SHORT_VALUE = re.compile(r"(?![0-9.:/-]*$)[^/\s]+")
 _ATTACHED = re.compile(r"(-[pP])((?=[^=]*[A-Z0-9])(?![0-9.:]*$)[^=/]+)|(-u)([^:=]*:.+)", re.DOTALL)
 _PLAIN_HEADER = re.compile(r"[A-Za-z0-9,;*/. _-]{0,15}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+_LOGIN_IN_URL = re.compile(
+    r"(?:://|^(?!.*://))[^/?#\s@]*@|(?:://|^(?!.*://))[^/?#\s:@\[]*:(?![0-9]*(?:[/?#]|$))[^?#]*@"
+)
 _PAIR = re.compile(
     r"\b([A-Za-z_][A-Za-z0-9_.-]*)\\*[\"'\])]*\s*[=:]\s*(?=\\*[\"']?([^\s\"',;&}\]\\]+))"
     r"|(?:^|[\s\"'`])(--?[A-Za-z][A-Za-z0-9_.-]*)(?=[\s\"',=]+([^\s\"',]+))"
@@ -116,10 +120,7 @@ def in_url(text: str) -> list[Part]:
 
 def has_login(url: str) -> bool:
     """Whether a name or a password stands before the host."""
-    return (
-        re.search(r"://[^/?#\s@]*@|://[^/?#\s:@\[]*:(?![0-9]*(?:[/?#]|$))[^?#]*@", url.replace("\\", "/"))
-        is not None
-    )
+    return _LOGIN_IN_URL.search(url.replace("\\", "/")) is not None
 
 
 def is_named(name: str, text: str) -> bool:
@@ -236,10 +237,12 @@ def _header(name: str, value: str) -> Iterator[Part]:
 
 def _url(text: str) -> Iterator[Part]:
     """Yield the parts of a URL: secrets may stand in its path, its query and its fragment."""
-    head, mark, rest = text.partition("://")
+    scheme = _SCHEME.match(text)
+    rest = text[scheme.end() :] if scheme else text
     cut = re.search(r"[?#]", rest)
     path, behind = (rest, "") if cut is None else (rest[: cut.start()], rest[cut.start() :])
-    yield head + mark
+    if scheme:
+        yield scheme[0]
     before = ""
     for number, segment in enumerate(path.split("/")):
         if number:

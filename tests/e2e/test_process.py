@@ -54,6 +54,7 @@ def test_ctrl_c_is_a_clean_stop_too(demo_upstreams: str) -> None:
         running.program.process.send_signal(signal.SIGINT)
         assert running.program.wait(5) == 0
         assert "Traceback" not in running.program.written()
+        assert "cursors, sessions and ids of tasks are sealed with a random key" in running.program.written()
 
 
 def test_sighup_is_answered_and_survived(demo_upstreams: str) -> None:

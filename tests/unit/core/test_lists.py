@@ -193,6 +193,7 @@ class TestPages:
             ("resources/list", '"size":"1"', ""),
             ("resources/list", f'"size":{"9" * 5000}', ""),
             ("resources/list", '"size":1e400', ""),
+            ("resources/list", '"size":18446744073709551616', ""),
         ],
     )
     def test_a_decoration_nobody_can_read_costs_itself_only(self, method: str, sent: str, kept: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.settings.secrets import Secret, in_arguments, in_header, in_url, in_value
+from gateway.settings.secrets import Secret, has_login, in_arguments, in_header, in_url, in_value
 
 S = "hunter22"
 
@@ -73,6 +73,44 @@ def test_secrets_in_arguments(args: list[str], said: list[str] | None) -> None:
     assert S not in " ".join(found)
     if said is not None:
         assert found == (args if said == ["="] else said)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            f"https://h/mcp?key={S}&a=b;token={S}#code={S}",
+            "https://h/mcp?key=<key>&a=b;token=<token>#code=<code>",
+        ),
+        (f"h.example/mcp?key={S}", "h.example/mcp?key=<key>"),
+        (f"http:/h?key={S}", "http:/h?key=<key>"),
+        (f"https://h/mcp?{S}{S}{S}", "https://h/mcp?<query>"),
+        (f"https://h/mcp?next=https%3A%2F%2Fu%3A{S}%40h", "https://h/mcp?next=<next>"),
+        (f"https://h/bot123:{S}{S}{S}/mcp", "https://h/<path>/mcp"),
+        ("https://h:8080/a/b?profile=me&n=1", "="),
+    ],
+)
+def test_secrets_in_urls(url: str, said: str) -> None:
+    """One is found in a path if it looks like one, in a query by its name, too."""
+    found = "".join(part if isinstance(part, str) else f"<{part.name}>" for part in in_url(url))
+    assert found == (url if said == "=" else said)
+
+
+@pytest.mark.parametrize(
+    ("url", "has"),
+    [
+        (f"https://u:{S}@h/mcp", True),
+        (f"https://{S}@h", True),
+        (f"https://u:{S}/{S}@h/mcp", True),
+        (f"u:{S}@h/mcp", True),
+        ("https://h:8080/@scope/mcp", False),
+        ("https://[::1]:80/mcp?a=b@c", False),
+        ("https://h/mcp", False),
+    ],
+)
+def test_a_login_in_a_url(url: str, has: bool) -> None:
+    """A password may hold any sign, a port and a path none that makes it one."""
+    assert has_login(url) is has
 
 
 WORDS = st.sampled_from(
