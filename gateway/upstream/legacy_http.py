@@ -375,6 +375,8 @@ class _Wire:
             return self._line.status(response)
         if error is not None:
             return UpstreamError(error, response.status)
+        if self.id is not None:
+            text = text.replace(self.id.encode(), b"***")  # whoever knows it may speak in the session
         return self._line.oddly(response, media, text, self._authorization)
 
     async def read(self, response: Response, exchange: Exchange | None, place: _Place) -> None:

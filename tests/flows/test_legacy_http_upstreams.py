@@ -738,6 +738,22 @@ async def test_what_a_user_answered_reaches_no_log(media, caplog):
     assert "4711-SECRET" not in caplog.text
 
 
+async def test_the_name_of_a_session_reaches_no_log(caplog):
+    """Whoever knows it may speak in it, for all that many a server checks."""
+    caplog.set_level("DEBUG", logger="gateway")
+
+    async def refused(exchange):
+        name = exchange.received.header("mcp-session-id")
+        await status(500, f"trouble in {name}".encode(), "text/plain")(exchange)
+
+    async with LegacyServer(tools=[tool("a")]) as server, pools.running(alpha=server) as gateway:
+        server.on("tools/call", refused)
+        with pytest.raises(UpstreamUnavailable):
+            await gateway.tool()
+    assert "trouble in ***" in caplog.text
+    assert "session-1" not in caplog.text
+
+
 async def test_what_a_user_answered_to_a_modern_server_reaches_no_log_either(caplog):
     """M-25."""
     caplog.set_level("DEBUG", logger="gateway")
