@@ -40,6 +40,7 @@ from gateway.protocol.lines import TooLong
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
+from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import (
     Acknowledged,
@@ -51,7 +52,7 @@ from gateway.upstream.incoming import (
     members_of,
     number_of,
 )
-from gateway.upstream.legacy_session import Exchange, LegacySession
+from gateway.upstream.legacy_session import LegacySession
 from gateway.upstream.outgoing import compose
 
 log = logging.getLogger(__name__)

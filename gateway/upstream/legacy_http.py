@@ -24,11 +24,11 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.legacy_server import INITIALIZE, Greeting, read_messages
 from gateway.protocol.sse import Event, EventTooLarge, SseParser
 from gateway.support.tasks import happens
+from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.http_line import HttpLine, Slot
 from gateway.upstream.legacy_listening import Changes, Ears
 from gateway.upstream.legacy_session import (
-    Exchange,
     LegacySession,
     SessionGone,
     forgets,

@@ -568,7 +568,7 @@ async def test_a_question_taken_back_as_others_are_waited_for_is_not_asked(monke
         await asyncio.sleep(0.6)  # twice as long as anything is gathered
         return (await call.ask("roots/list"))["result"]
 
-    monkeypatch.setattr("gateway.upstream.legacy_session.GATHER", 0.3)
+    monkeypatch.setattr("gateway.upstream.exchange.GATHER", 0.3)
     capabilities = {"elicitation": {}, "roots": {}}
     async with LegacyServer(tools=[tool("a")]) as server, running({"alpha": server}) as gateway:
         server.on("tools/call", streamed(talk))
