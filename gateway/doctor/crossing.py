@@ -128,15 +128,11 @@ def blocked(spoken: Spoken, served: tuple[str, ...] = SERVED_VERSIONS) -> Iterat
 
 
 def _of_own_processes(spoken: Spoken) -> Iterator[Blocked]:
-    """Yield what is not heard of the processes that callers have to themselves, as nobody listens there."""
-    heard = spoken.era == "legacy"  # such a server says without being asked that its lists changed
-    lists = [] if heard else list(spoken.tells)
-    unheard = [f"changes of its {_joined(lists)}"] if lists else []
-    unheard += ["updates of single resources"] if spoken.updates else []
-    if unheard:
+    """Yield what is not heard of the processes that callers have to themselves; changes of lists are."""
+    if spoken.updates:
         yield Blocked(
-            f"{', and '.join(unheard)} in a caller's own process",
-            "the gateway listens in the process that serves everybody else",
+            "updates of single resources in a caller's own process",
+            "the gateway asks for them in the process that serves everybody else",
             f"have clients read again, or set upstreams.{spoken.name}.isolation: shared",
         )
 

@@ -31,6 +31,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import (
     UNSUPPORTED_PROTOCOL_VERSION,
     Malformed,
+    McpError,
     array,
     items,
     join,
@@ -38,7 +39,7 @@ from gateway.protocol.jsonrpc import (
 )
 from gateway.protocol.legacy_server import Greeting
 from gateway.protocol.mirror import without_invalid
-from gateway.protocol.subscriptions import Wanted
+from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
@@ -346,7 +347,7 @@ class StdioUpstream:
         key = key_of(request, self._settings, "")
         if not key.whose and not request.context.alone:
             return Key()
-        return key if shared.session is not None else Key(key.whose)
+        return key if shared.session is not None else Key(key.whose, partition=key.partition)
 
     async def _open_other(self, key: Key) -> "Process":
         """Start a process for one caller, once those that end are gone; raises Failed, as unsent."""
@@ -368,6 +369,8 @@ class StdioUpstream:
             raise unsent(self._name, error, vital=False) from None
         self._others_rest.over()
         self._background.start(self._attend_other(key, process), name=f"attend one at {self._name}")
+        if process.session is None:
+            self._background.start(process.overhear(), name=f"overhear one at {self._name}")
         return process
 
     async def _attend_other(self, key: Key, process: "Process") -> None:
@@ -636,6 +639,19 @@ class Process:
             listening.close()
             raise
         return listening
+
+    async def overhear(self) -> None:
+        """Pass on, until it ends, what a modern server says of its lists, though no client listens to it.
+
+        One of an older era says so unasked. What else a caller may listen for is told by everybody's process.
+        """
+        lists = Wanted(tools=True, prompts=True, resources=True)
+        asked = Request("subscriptions/listen", {"notifications": spell(lists)})
+        try:
+            async for notice in await self.channel.listen(asked, lists, version=self.version):
+                self._ears.tell(notice)
+        except (McpError, UpstreamUnavailable) as error:
+            log.debug("upstream %s: a caller's process is not listened to: %s", self.name, error)
 
     async def close(self) -> None:
         """End it, and return once all of it is gone."""

@@ -411,6 +411,23 @@ async def test_what_one_caller_does_to_their_own_program_is_no_other_callers_mat
         assert await gateway.counted('cache_invalidations_total{cause="reconnect"') == 0
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_change_in_a_callers_own_program_is_that_callers(era: str) -> None:
+    """C-30: what was kept of it is forgotten, whoever listens to what; other callers keep theirs."""
+    rules = {"min_ttl": {"tools/list": "10m"}}
+    async with running({"files": program("--era", era, isolation="caller", cache=rules)}) as gateway:
+
+        async def listed(token: str) -> str:
+            answer = await gateway.ask("tools/list", token=token)
+            return (answer.header("mcp-gateway-cache") or "").partition(";")[0]
+
+        for token in ("TOK-A", "TOK-B"):
+            assert [await listed(token), await listed(token)] == ["miss", "hit"]
+        await gateway.ask("tools/call", {"name": "files__change"}, token="TOK-A")
+        await gateway.until_counted('cache_invalidations_total{cause="list_changed"', 1)
+        assert [await listed("TOK-B"), await listed("TOK-A")] == ["hit", "miss"]
+
+
 async def test_sessions_of_older_clients_have_processes_of_their_own() -> None:
     """With `isolation: session`, with a credential or without; questions reach their session (M-15)."""
     settings = program("--era", "legacy", isolation="session")
