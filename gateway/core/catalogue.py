@@ -249,7 +249,7 @@ class Catalogue:
 
     def forwarded(self, name: UpstreamName, principal: Principal) -> str | None:
         """Return the caller's own Authorization where the operator lets this upstream have it (Z-09)."""
-        forward = self._config.upstreams[name].auth.kind == "forward"
+        forward = self._config.upstreams[name].auth.personal
         return principal.authorization if forward else None
 
     async def forget(self, name: UpstreamName, method: str, cause: str, uri: str | None = None) -> None:
@@ -347,7 +347,7 @@ class Catalogue:
     def _nothing(self, name: UpstreamName, since: float, whence: Origin, served: bool) -> Part:
         """Return the share of an upstream that said it has no such list, kept as other answers would be."""
         rules = self._rules[name]
-        own = self._config.upstreams[name].auth.kind == "forward"
+        own = self._config.upstreams[name].auth.personal
         scope: Scope = "private" if own or not rules.shares else "public"
         return Part(name, NOTHING, since, since + min(_ABSENCE, rules.max_ttl), scope, whence, served)
 
@@ -498,7 +498,7 @@ class Catalogue:
 
     def followed(self, name: UpstreamName, principal: Principal) -> Followed:
         """Return in which context this upstream meets a caller: its own with `forward`, else everybody's."""
-        forward = self._config.upstreams[name].auth.kind == "forward"
+        forward = self._config.upstreams[name].auth.personal
         return Followed(name, principal.partition if forward else None)
 
     def _context(self, name: UpstreamName, caller: Caller) -> Partition | None:

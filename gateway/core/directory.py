@@ -71,7 +71,7 @@ class Directory:
         self._renamed = frozenset(config.endpoints[federation.endpoint].tools.rename.values())
         self._tables: dict[str, _Table] = {}
         self._same_for_all = not any(
-            config.upstreams[name].auth.kind == "forward" for name in federation.namespaces
+            config.upstreams[name].auth.personal for name in federation.namespaces
         )
         self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
 

@@ -104,7 +104,7 @@ class Hub:
         self._random = random
         self._wall_clock = wall_clock
         names = [UpstreamName(name) for name in config.upstreams]
-        self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.kind == "forward")
+        self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.personal)
         self._served = {
             path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
             for path, endpoint in config.endpoints.items()

@@ -39,7 +39,7 @@ class Asker:
 
     def forwards(self, name: UpstreamName) -> bool:
         """Whether an upstream is shown who calls."""
-        return self._runtime.config.upstreams[name].auth.kind == "forward"
+        return self._runtime.config.upstreams[name].auth.personal
 
     async def ask(
         self, name: UpstreamName, method: str, token: Token, params: Mapping[str, Json] | None = None

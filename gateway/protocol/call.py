@@ -94,6 +94,14 @@ class Principal:
     """When the credential ends, in seconds since the epoch (time.time); None = nobody knows."""
     session: str = ""
     """A keyed hash of the session that a client of an older era has with us, "" for all others."""
+    id: str = ""
+    """Who the caller proved to be: NAME:SUBJECT, key:NAME or cert:NAME; "" where nothing was verified."""
+    subject: Partition | None = None
+    """A keyed hash of the id, the same whatever credential proves it; None without an id."""
+    scopes: frozenset[str] = frozenset()
+    """What the credential grants, with all that is included in it."""
+    claims: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
+    """What the token says of the caller, as it was decoded; empty for what is no token."""
 
 
 class RequestMeta(Struct, frozen=True):
@@ -233,6 +241,7 @@ class Reason(Enum):
     CREDENTIALS = "it rejected the gateway's credentials"
     CHALLENGE = "it rejected the caller's credentials"
     DOWN = "currently down"
+    BUSY = "too much to do, try again later"
     ERA = "no common protocol version"
     STOPPING = "the gateway is stopping"
 
@@ -270,6 +279,17 @@ class Challenge(Exception):
         self.status = status
         self.error = error
         self.scope = scope
+
+
+class Forbidden(Exception):
+    """This caller may not do this; the front answers 403 and names all scopes that it takes (Z-04)."""
+
+    def __init__(self, scopes: tuple[str, ...] = ()) -> None:
+        super().__init__(scopes)
+        self.scopes = scopes
+
+    def __str__(self) -> str:
+        return "This takes more than the credential grants" if self.scopes else "This is not allowed"
 
 
 class Upstream(Protocol):

@@ -76,7 +76,8 @@ def unknown_key(path: Path, model: type[BaseModel], later: Later) -> str:
     for pattern, message in later.items():
         if len(pattern) == len(path) and all(a in ("*", str(b)) for a, b in zip(pattern, path, strict=True)):
             return message
-    elsewhere = [show_path((*place, key)) for place in _places(model) if key in _keys_at(model, place)]
+    places = sorted(_places(model), key=len)  # the nearest to the top first
+    elsewhere = [show_path((*place, key)) for place in places if key in _keys_at(model, place)]
     if elsewhere:
         return f"unknown key here; it belongs at {' or '.join(elsewhere[:3])}"
     known = _keys_at(model, parents)
@@ -102,8 +103,14 @@ def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> list[str]:
 def _inside(kind: object, key: str) -> object:
     """Return the type of a member: of a model's field, or of a mapping's or list's elements."""
     if _is_model(kind):
-        return kind.model_fields[key].annotation if key in kind.model_fields else None
+        return _without_none(kind.model_fields[key].annotation) if key in kind.model_fields else None
     return next((one for one in reversed(get_args(kind)) if one is not type(None)), None)
+
+
+def _without_none(kind: object) -> object:
+    """Return the model of one that may be left out."""
+    kinds = [one for one in get_args(kind) if one is not type(None)]
+    return kinds[0] if len(kinds) == 1 and _is_model(kinds[0]) and type(None) in get_args(kind) else kind
 
 
 def _is_model(kind: object) -> TypeGuard[type[BaseModel]]:
@@ -114,7 +121,7 @@ def _places(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tupl
     """Yield the path of every mapping with fixed keys, `NAME` standing for a free key."""
     yield path
     for name, field in model.model_fields.items():
-        inner = field.annotation
+        inner = _without_none(field.annotation)
         below: tuple[str, ...] = (*path, name)
         if not _is_model(inner):
             below = (*below, "NAME")

@@ -28,7 +28,7 @@ def json_schema(model: type[BaseModel]) -> dict[str, object]:
             refers_to = definitions.get(str(member.get("$ref")).removeprefix("#/$defs/"), member)
             part["properties"][name] = _member(member, member.get("description", refers_to["description"]))
     for name, part in definitions.items():
-        if name not in ("Auth", "Upstream"):
+        if name not in ("Auth", "Upstream") and not part.get("required"):
             part["type"] = ["object", "null"]  # an empty section means its defaults
     schema["properties"]["endpoints"]["default"] = {"/mcp": {}}
     definitions["Upstream"] = _upstream(definitions["Upstream"])
@@ -98,8 +98,18 @@ def _auth(full: Schema) -> Schema:
     kinds = [kind for kind in bearer["anyOf"] if kind.get("type") != "null"]
     headers = {key: value for key, value in properties["headers"].items() if key != "default"}
     token = {"description": bearer["description"], "anyOf": kinds}
-    forms = [_one_key("bearer", token), _one_key("headers", {**headers, "minProperties": 1})]
+    forms = [
+        _one_key("bearer", token),
+        _one_key("headers", {**headers, "minProperties": 1}),
+        *(_one_key(key, _reference(properties[key])) for key in ("client_credentials", "token_exchange")),
+    ]
     return {"description": full["description"], "anyOf": [words, {"$ref": "#/$defs/Variable"}, *forms]}
+
+
+def _reference(member: Schema) -> Schema:
+    """Return the schema of a part that may be left out, as one that is there."""
+    (reference,) = (one for one in member["anyOf"] if "$ref" in one)
+    return {"description": member["description"], **reference}
 
 
 def _one_key(key: str, value: Schema) -> Schema:

@@ -15,8 +15,11 @@ def check_authorities(path: str) -> str:
     return path
 
 
-def check_pair(certificate: str, key: str | None) -> None:
-    """Raise ValueError when the key does not open, or is not the certificate's; None = in the same file."""
+def check_pair(certificate: str, key: str | None, *, called: str = "client_key") -> None:
+    """Raise ValueError when the key does not open, or is not the certificate's; None = in the same file.
+
+    `called` is the setting that names the key's file.
+    """
     asked: list[bool] = []
 
     def passphrase() -> str:
@@ -27,14 +30,14 @@ def check_pair(certificate: str, key: str | None) -> None:
     try:
         context.load_cert_chain(certificate, key, passphrase)
     except (OSError, ValueError) as error:
-        raise ValueError(_said(error, certificate, key, locked=bool(asked))) from None
+        raise ValueError(_said(error, certificate, key, called, locked=bool(asked))) from None
 
 
-def _said(error: Exception, certificate: str, key: str | None, *, locked: bool) -> str:
+def _said(error: Exception, certificate: str, key: str | None, called: str, *, locked: bool) -> str:
     if locked:
         return f"the key in {key or certificate} needs a passphrase: expected a key without one"
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return f"the key in {key or certificate} does not belong to the certificate in {certificate}"
     if key is None:
-        return f"{certificate} holds no PEM private key: name the key's file as `client_key`"
+        return f"{certificate} holds no PEM private key: name the key's file as `{called}`"
     return f"{key} holds no PEM private key: expected a block such as -----BEGIN PRIVATE KEY-----"

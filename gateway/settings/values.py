@@ -7,11 +7,22 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from gateway.protocol.methods import METHODS, RESERVED, is_foreign
 from gateway.settings.redis_url import parse_redis_url
@@ -49,6 +60,24 @@ _AUTH_EXTENSIONS = frozenset(
 _METHOD_PATTERN = r"[A-Za-z0-9_.$/*?-]{1,128}"
 _LABEL = r"[^\x00-\x1f\x7f]{0,64}"
 _LARGEST_STATE = 512 * 2**10
+_SCOPE = r"[\x21\x23-\x5b\x5d-\x7e]{1,256}"
+_CALLER_NAME = r"[A-Za-z0-9_.-]{1,64}"
+_KEY_HASH = r"sha256:[0-9a-fA-F]{64}"
+_RATE = r"([0-9]{1,9})/(s|m|h|d)"
+_RATE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+ALGORITHMS = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
+"""Signatures that prove who made them; a shared secret proves nothing to others, `none` nothing at all."""
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(
     {
@@ -332,6 +361,79 @@ def _method_pattern(value: str) -> str:
     return value
 
 
+def _issuer_url(value: str) -> str:
+    """Return the URL of an authorization server; plain http is for this machine only."""
+    url = _split_url(value)
+    if "@" in url.netloc or "#" in value:
+        raise ValueError("expected https://host/path, no credentials and no #fragment")
+    if url.scheme != "https" and not is_loopback(value):
+        raise ValueError("expected https: what is sent there, and what it says, decides who gets in")
+    return value
+
+
+def _scope_token(value: str) -> str:
+    if not re.fullmatch(_SCOPE, value):
+        raise ValueError("expected one scope: no spaces, quotes or backslashes")
+    return value
+
+
+def _caller_name(value: str) -> str:
+    if not re.fullmatch(_CALLER_NAME, value):
+        raise ValueError("expected a name: 1 to 64 characters of A-Z a-z 0-9 _ - .")
+    return value
+
+
+def _key_hash(value: str) -> str:
+    if not re.fullmatch(_KEY_HASH, value):
+        raise ValueError("expected sha256: and 64 hex digits, as `mcp-gateway key` prints it")
+    return value.lower()
+
+
+def parse_moment(value: object) -> object:
+    """Return the seconds since the epoch that a date, or a date and time with a zone, stands for."""
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, date):
+        moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    elif isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(
+                "expected a date, or a date and time: 2027-01-31, 2027-01-31T12:00:00Z"
+            ) from None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    else:
+        raise ValueError("expected a date, or a date and time: 2027-01-31, 2027-01-31T12:00:00Z")
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many requests in so many seconds; as many may come at once."""
+
+    count: int
+    seconds: float
+
+    def __str__(self) -> str:
+        units = {seconds: unit for unit, seconds in _RATE_UNITS.items()}
+        return f"{self.count}/{units[self.seconds]}"
+
+
+def parse_rate(value: object) -> object:
+    """Return the rate that `100/s`, `600/m`, `1000/h` or `10000/d` stands for."""
+    if isinstance(value, str) and (hit := re.fullmatch(_RATE, value.strip())) and int(hit[1]):
+        return Rate(int(hit[1]), _RATE_UNITS[hit[2]])
+    raise ValueError("expected a number of requests and a time: 100/s, 600/m, 1000/h or 10000/d")
+
+
+def _algorithm(value: str) -> str:
+    if value not in ALGORITHMS:
+        raise ValueError(f"expected an asymmetric signature: {', '.join(ALGORITHMS)}")
+    return value
+
+
 def _label(value: str) -> str:
     if not re.fullmatch(_LABEL, value):
         raise ValueError("expected at most 64 characters in one line")
@@ -481,6 +583,20 @@ EndpointPath = Annotated[str, AfterValidator(_endpoint_path), _text_schema(_ENDP
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA]
 ProxyUrl = Annotated[str, AfterValidator(_proxy_url), _URL_SCHEMA]
 PublicUrl = Annotated[str, AfterValidator(_public_url), _URL_SCHEMA]
+IssuerUrl = Annotated[str, AfterValidator(_issuer_url), _URL_SCHEMA]
+"""A URL of an authorization server: https, or this very machine."""
+ScopeToken = Annotated[str, AfterValidator(_scope_token), _text_schema(_SCOPE)]
+CallerName = Annotated[str, AfterValidator(_caller_name), _text_schema(_CALLER_NAME)]
+KeyHash = Annotated[str, AfterValidator(_key_hash), _text_schema(_KEY_HASH)]
+Algorithm = Annotated[str, AfterValidator(_algorithm), _text_schema("|".join(ALGORITHMS))]
+ClaimValue: TypeAlias = StrictBool | StrictInt | StrictStr
+Moment = Annotated[float, BeforeValidator(parse_moment), WithJsonSchema({"type": "string"})]
+"""Seconds since the epoch inside, a date in the file."""
+RateText = Annotated[
+    Rate, BeforeValidator(parse_rate), WithJsonSchema(_text_schema(r"[0-9]+/[smhd]").json_schema or {})
+]
+"""So many requests in so much time: 100/s, 600/m."""
+Ratio = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_bool)]
 OriginText = Annotated[str, AfterValidator(_origin)]
 HostText = Annotated[str, AfterValidator(_host)]
 Network = Annotated[str, AfterValidator(_network)]

@@ -224,12 +224,13 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {command: npx, auth: forward}}", "a program is given its credentials in `env`"),
         ("{a: {command: npx, env: {K: '${NOT_SET}'}}}", "NOT_SET"),
         ("{a: {url: http://a, isolation: x}}", "expected 'shared', 'caller' or 'session'"),
-        ("{a: {url: http://a, cache: {partition: subject}}}", "`subject` is not supported by this version"),
+        ("{a: {url: http://a, cache: {partition: user}}}", "expected 'token' or 'subject'"),
         ("{a: {url: http://a, cache: {calls: {t: {}}}}}", "`ttl` is missing"),
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 0s}}}}}", "expected more than 0"),
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 1s, scope: all}}}}}", "expected 'private' or"),
-        ("{a: {url: http://a, auth: {client_credentials: {}}}}", "not supported by this version"),
-        ("{a: {url: http://a, auth: token_exchange}}", "not supported by this version"),
+        ("{a: {url: http://a, auth: {client_credentials: {}}}}", "`client_id` is missing"),
+        ("{a: {url: http://a, auth: {client_credentials: {client_id: a}}}}", "client_secret or client_key"),
+        ("{a: {url: http://a, auth: token_exchange}}", "`token_exchange` needs its value"),
         ("{a: {url: http://a, headers: {A: b}}}", "or upstreams.NAME.auth.headers"),
         ("{a: {url: http://a, timout: 3s}}", "did you mean `timeout`?"),
         ("{a: {url: http://a, cache: {min_ttl: {tools/call: 1s}}}}", "expected a method whose result"),
@@ -538,6 +539,9 @@ def test_the_example_holds_every_key() -> None:
             for key, value in data.items():
                 yield f"{path}{key}"
                 yield from paths(value, f"{path}{key}.")
+        elif isinstance(data, list):
+            for one in data:
+                yield from paths(one, path)
 
     written = set(paths(plain(EXAMPLE.read_text("utf-8")), ""))
     for free in (
@@ -545,10 +549,14 @@ def test_the_example_holds_every_key() -> None:
         "upstreams.internal",
         "upstreams.weather",
         "upstreams.files",
+        "upstreams.billing",
+        "upstreams.crm",
         "endpoints./mcp/dev",
     ):
         written |= {path.replace(free, free.partition(".")[0]) for path in written if path.startswith(free)}
     written |= {path.replace("calls.search", "calls") for path in written}
+    for free in ("authentication.tokens.corp", "authentication.keys.ci"):
+        written |= {path.replace(free, free.rpartition(".")[0]) for path in written if path.startswith(free)}
     once = {
         key for key in keys(Config) if not key.startswith("endpoints.tools.")
     }  # the same as upstreams.tools
@@ -559,7 +567,7 @@ def test_a_value_in_the_example_is_the_default() -> None:
     """Unless its comment says that it is an example."""
     config = load(EXAMPLE.read_text("utf-8"), env={})
     bare = load("upstreams: {a: http://a}", env={})
-    for name in set(Config.model_fields) - {"upstreams", "endpoints"}:
+    for name in set(Config.model_fields) - {"upstreams", "endpoints", "authentication", "access"}:
         assert getattr(config, name) == getattr(bare, name), name
     named = {"url", "prefix", "label", "auth", "cache", "tools"}
     for name in set(Upstream.model_fields) - named:
@@ -569,9 +577,11 @@ def test_a_value_in_the_example_is_the_default() -> None:
 def test_the_reference_names_every_key_with_its_default() -> None:
     """docs/configuration.md keeps step with the models."""
     text = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    text = text.replace("[*].", ".").replace("keys.*.", "keys.").replace("tokens.*.", "tokens.")
     for key in keys(Config):
         short = key.removeprefix("upstreams.").removeprefix("endpoints.")
-        assert f"`{short}" in text or f"{short.rpartition('.')[2]}:" in text, key
+        alike = short.replace("token_exchange", "client_credentials")
+        assert f"`{short}" in text or f"`{alike}" in text or f"{short.rpartition('.')[2]}:" in text, key
     described = {**schema()}
     definitions = described["$defs"]
     assert isinstance(definitions, dict)
