@@ -13,25 +13,29 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
 from msgspec.structs import replace
 
 from gateway import config
-from gateway.front import mirror
+from gateway.front import challenges, mirror
 from gateway.front.auth import identify
+from gateway.front.challenges import Door
 from gateway.front.gate import Gate
 from gateway.front.heads import PatientConnection, PatientServer
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
-from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder
+from gateway.front.metadata import Resources
+from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure
 from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
     Answer,
     Call,
     Challenge,
     Emit,
+    Forbidden,
     Notice,
     Partition,
     Principal,
@@ -73,6 +77,11 @@ _WORDS_BY_CODE = {
     jsonrpc.HEADER_MISMATCH: "header_mismatch",
     jsonrpc.UNSUPPORTED_PROTOCOL_VERSION: "version",
 }
+
+_AFTER_ALL = ("challenge", "forbidden")
+"""How requests end that became calls and are refused all the same."""
+
+_NO_DOOR = Door()
 
 Came: TypeAlias = Answer | Rejection | PostedNotification | BaseException
 
@@ -132,7 +141,7 @@ class Stopping(Exception):
         return "The gateway is stopping"
 
 
-def outcome(came: Came, *, id: bytes | None = None, realm: str = "", mirrored: bool = False) -> Outcome:
+def outcome(came: Came, *, id: bytes | None = None, door: Door = _NO_DOOR, mirrored: bool = False) -> Outcome:
     """Return what goes out for whatever a request came to; `mirrored` with what the cache did for it."""
     match came:
         case Answer():
@@ -144,16 +153,18 @@ def outcome(came: Came, *, id: bytes | None = None, realm: str = "", mirrored: b
         case Rejection():
             return _rejected(came)
         case McpError():
-            return _error(modern.status_of(came.code), came, id, "error")
+            return failure(modern.status_of(came.code), came, id, "error")
         case UpstreamUnavailable():
-            return _error(200, McpError(INTERNAL_ERROR, str(came)), id, "unavailable")
+            return failure(200, McpError(INTERNAL_ERROR, str(came)), id, "unavailable")
         case Challenge():
-            return _challenge(came, id, realm)
+            return challenges.of_upstream(came, id, door)
+        case Forbidden():
+            return challenges.forbidden(came, id, door)
         case Stopping():
-            return _error(200, McpError(INTERNAL_ERROR, str(came)), id, "stopping")
+            return failure(200, McpError(INTERNAL_ERROR, str(came)), id, "stopping")
         case _:
             log.error("Internal error", exc_info=came)
-            return _error(200, McpError(INTERNAL_ERROR, "Internal error"), id, "bug")
+            return failure(200, McpError(INTERNAL_ERROR, "Internal error"), id, "bug")
 
 
 def _mirrored(failed: Outcome, error: Exception) -> Outcome:
@@ -167,13 +178,7 @@ def _rejected(rejection: Rejection) -> Outcome:
     if error is None:
         return _plain(rejection.status, rejection.headers)
     word = _WORDS_BY_CODE.get(error.code, OTHER)
-    return _error(rejection.status, error, rejection.id, word, rejection.headers)
-
-
-def _error(
-    status: int, error: McpError, id: bytes | None, word: str, headers: Mapping[str, str] | None = None
-) -> Outcome:
-    return Outcome(status, (jsonrpc.error_message(id, error),), word, headers or {})
+    return failure(rejection.status, error, rejection.id, word, rejection.headers)
 
 
 def _plain(status: int, headers: Mapping[str, str] | None = None, text: str = "", word: str = "") -> Outcome:
@@ -182,26 +187,23 @@ def _plain(status: int, headers: Mapping[str, str] | None = None, text: str = ""
     return Outcome(status, (f"{body}\n".encode(),), known, headers or {}, "text/plain; charset=utf-8")
 
 
+_OPEN = {"Access-Control-Allow-Origin": "*"}
+_OPEN_PREFLIGHT = {
+    **_OPEN,
+    "Access-Control-Allow-Methods": "GET, HEAD",
+    "Access-Control-Allow-Headers": "Accept, Content-Type, MCP-Protocol-Version",
+    "Access-Control-Max-Age": "7200",
+}
+_KEPT = b"Cache-Control: public, max-age=3600\r\n"
+
 _PLAIN_TEXTS = {
+    405: "Method Not Allowed: this is a document to GET",
     406: "Not Acceptable: Accept must admit application/json and text/event-stream",
     408: "Request Timeout: the body did not arrive in time; the setting `limits.request_body` allows more",
     413: "Content Too Large: the setting `limits.message` allows more",
     415: "Unsupported Media Type: post application/json without a content coding",
     431: _TOO_LARGE,
 }
-
-
-def _challenge(challenge: Challenge, id: bytes | None, realm: str) -> Outcome:
-    """Return our own challenge in place of the upstream's; it names neither its address nor its metadata."""
-    status = 403 if challenge.status == 403 else 401
-    members = {"realm": realm, "error": challenge.error, "scope": challenge.scope}
-    words = ", ".join(f'{name}="{value}"' for name, value in members.items() if value and _quotable(value))
-    error = McpError(INTERNAL_ERROR, f"upstream {challenge.upstream}: it rejected the caller's credentials")
-    return _error(status, error, id, "challenge", {"WWW-Authenticate": f"Bearer {words}".strip()})
-
-
-def _quotable(text: str) -> bool:
-    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
 class _Site:
@@ -218,7 +220,9 @@ class _Site:
         self.state = state
         self.limits = state.config.limits
         self.gate = Gate(state.config, bound)
-        self.realm = state.config.identity.name
+        self.resources = Resources(state.config, state.pipelines, bound)
+        self._realm = state.config.identity.name
+        self._scopes = tuple(state.config.authentication.scopes)
         self.mirrored = state.config.cache.headers
         self.allow = "GET, POST, DELETE, OPTIONS" if self.gate.cors else "GET, POST, DELETE"
         self.legacy = LegacyFront(
@@ -228,17 +232,42 @@ class _Site:
             metrics,
             background=background,
             stopping=stopping,
-            challenged=lambda challenge, id: _challenge(challenge, id, self.realm),
+            refused=lambda came, id, endpoint, responder: outcome(
+                came, id=id, door=self.door(endpoint, responder.request)
+            ),
         )
         self._welcome: dict[modern.Head, bytes] = {}
         self._paths = {path.rstrip("/") or "/": path for path in state.pipelines}
         # Both spellings are served; a redirect would lose the body or the scheme (B16).
         self._paths |= {f"{path}/": at for path, at in self._paths.items() if path != "/"}
+        # A proxy may leave the path of the public URL where it is (B37).
+        prefix = urlsplit(state.config.public_url or "").path.rstrip("/")
+        self._paths = {f"{prefix}{path}": at for path, at in self._paths.items()} | self._paths
 
     def endpoint(self, request: web.BaseRequest) -> str | None:
         """Return the configured path of the endpoint asked for."""
         found = self._paths.get(request.raw_path)
         return self._paths.get(request.rel_url.raw_path) if found is None else found
+
+    def door(self, endpoint: str, request: web.BaseRequest) -> Door:
+        """Return what challenges say of an endpoint to who sent this request."""
+        host = request.headers.get(hdrs.HOST, "")
+        return Door(self._realm, self.resources.metadata(endpoint, host), self._scopes)
+
+    def document(self, request: web.BaseRequest) -> Outcome | None:
+        """Return what is said of an endpoint at its well-known places; None at all other paths (Z-03).
+
+        It is the same for everybody, so anybody may read it, web pages from wherever among them.
+        """
+        endpoint = self.resources.asked(request.rel_url.raw_path)
+        if endpoint is None:
+            return None
+        if request.method == "OPTIONS":
+            return Outcome(204, word="preflight", headers=_OPEN_PREFLIGHT)
+        if request.method not in ("GET", "HEAD"):
+            return _plain(405, {"Allow": "GET, HEAD, OPTIONS"}, word="verb")
+        document = self.resources.document(endpoint, request.headers.get(hdrs.HOST, ""))
+        return Outcome(200, (document,), "metadata", _OPEN, cached=_KEPT)
 
     def welcome(self, head: modern.Head) -> bytes | None:
         """Return the CORS lines for header lines that passed every check they can be put to, once before."""
@@ -403,6 +432,8 @@ class HttpFront:
     async def _serve(self, request: web.BaseRequest, responder: Responder) -> Outcome:
         site = self._current()
         endpoint = site.endpoint(request)
+        if endpoint is None and (document := site.document(request)) is not None:
+            return self._refused(None, document)
         head = modern.read_head(request.raw_headers)
         checked = self._check(site, request, responder, endpoint, head)
         if isinstance(checked, Outcome):
@@ -418,7 +449,7 @@ class HttpFront:
             return self._refused(endpoint, body)
         if modern.era_of(head, body) == "legacy":
             came = await site.legacy.post(endpoint, head, body, checked, responder)
-            return came if came.word == "challenge" else self._refused(endpoint, came)
+            return came if came.word in _AFTER_ALL else self._refused(endpoint, came)
         accepted = modern.accept_body(
             head,
             body,
@@ -478,7 +509,7 @@ class HttpFront:
             responder.extra_head = site.gate.cors_lines(headers.get(hdrs.ORIGIN))
             if refusal is not None:
                 error = McpError(INVALID_REQUEST, refusal.message)
-                return _error(403, error, None, refusal.reason)
+                return failure(403, error, None, refusal.reason)
         if endpoint is None:
             return site.not_found()
         posted = request.method == "POST"
@@ -486,7 +517,7 @@ class HttpFront:
             return _other_verb(site, request)
         if "?" in request.raw_path and "access_token" in request.query:
             error = McpError(INVALID_REQUEST, "A token belongs in the Authorization header, not in the query")
-            return _error(400, error, None, "authorization")
+            return failure(400, error, None, "authorization")
         principal = identify(headers, site.state.seal)
         if isinstance(principal, Rejection):
             return _authorization(principal)
@@ -505,7 +536,7 @@ class HttpFront:
         started = time.monotonic()
         word = "cancelled"
         try:
-            came = await self._answer(site, site.state.pipelines[endpoint], call, principal, responder)
+            came = await self._answer(site, endpoint, call, principal, responder)
             word = came.word
             return came
         except asyncio.CancelledError:
@@ -518,8 +549,9 @@ class HttpFront:
                 log.debug("%s %s: %s in %.1f ms", endpoint, methods.label(call.method), word, seconds * 1000)
 
     async def _answer(
-        self, site: _Site, pipeline: Pipeline, call: Call, principal: Principal, responder: Responder
+        self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
     ) -> Outcome:
+        pipeline = site.state.pipelines[endpoint]
         try:
             if call.method == LISTEN:
                 return await self._listen(site, pipeline, call, principal, responder)
@@ -528,7 +560,7 @@ class HttpFront:
         except ClientGone:
             raise
         except Exception as error:
-            failed = outcome(error, id=call.id, realm=site.realm)
+            failed = outcome(error, id=call.id, door=site.door(endpoint, responder.request))
             return _mirrored(failed, error) if site.mirrored and methods.cacheable(call.method) else failed
 
     async def _listen(
@@ -559,12 +591,12 @@ def _only(allow: str) -> Outcome:
     error = McpError(
         INVALID_REQUEST, "Only POST is served here, and to sessions of older clients GET and DELETE"
     )
-    return _error(405, error, None, "verb", {"Allow": allow})
+    return failure(405, error, None, "verb", {"Allow": allow})
 
 
 def _authorization(rejection: Rejection) -> Outcome:
     assert rejection.error is not None
-    return _error(rejection.status, rejection.error, None, "authorization", rejection.headers)
+    return failure(rejection.status, rejection.error, None, "authorization", rejection.headers)
 
 
 def _check_content(head: modern.Head, headers: Mapping[str, str]) -> Outcome | None:
@@ -608,7 +640,7 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes |
         return _plain(408, word="body_slow")
     except (web.RequestPayloadError, BadHttpMessage):
         error = McpError(INVALID_REQUEST, "The body's framing is broken")
-        return _error(400, error, None, "malformed")
+        return failure(400, error, None, "malformed")
     return bytes(parts)
 
 

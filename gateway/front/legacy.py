@@ -6,16 +6,16 @@ What they say is understood in front/legacy_talk.py; here it is taken out of HTT
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import hdrs, web
 
 from gateway import config
 from gateway.front.legacy_sessions import Session, Sessions, TooMany
 from gateway.front.legacy_talk import Pipeline, Talk, Told, in_order
-from gateway.front.stream import Outcome, Responder
+from gateway.front.stream import Outcome, Responder, failure
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Principal
+from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Forbidden, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.support.metrics import Metrics
@@ -47,14 +47,14 @@ class LegacyFront:
         *,
         background: Background,
         stopping: asyncio.Event,
-        challenged: Callable[[Challenge, bytes | None], Outcome],
+        refused: Callable[[Challenge | Forbidden, bytes | None, str, Responder], Outcome],
     ) -> None:
-        """`challenged` makes HTTP of an upstream's refusal of the caller's own credential."""
+        """`refused` makes HTTP of what this caller may not do here, or at an upstream that knows it."""
         self._depth = settings.limits.depth
         self._sessions = sessions
         self._metrics = metrics
         self._background = background
-        self._challenged = challenged
+        self._refused = refused
         self._talks = {
             path: Talk(path, pipeline, settings, sessions, background=background, stopping=stopping)
             for path, pipeline in pipelines.items()
@@ -148,7 +148,7 @@ class LegacyFront:
         wanted = legacy_client.asked_version(asked.params)
         if any(stated != wanted for stated in head.lines.get("protocol-version", ())):  # X-04
             error = McpError(INVALID_REQUEST, "The MCP-Protocol-Version header differs from the body")
-            return _error(400, error, asked.id, "header_mismatch")
+            return failure(400, error, asked.id, "header_mismatch")
         responder.begin(asked.id)
         with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
             try:
@@ -159,7 +159,7 @@ class LegacyFront:
             counted.word = told.word
             if token is not None:
                 responder.extra_head += _HEADER % token.encode()
-            return self._outcome(told, asked.id)
+            return self._outcome(told, asked.id, endpoint, responder)
 
     def _outside(self, message: Message) -> Outcome:
         """Answer what is said without a session: before it may come a ping alone (X-05, X-21)."""
@@ -169,14 +169,14 @@ class LegacyFront:
             return _unreadable(message)
         id = message.id if isinstance(message, Asked) else None
         error = McpError(INVALID_REQUEST, "There is no Mcp-Session-Id header: initialize first")
-        return _error(400, error, id, "session")
+        return failure(400, error, id, "session")
 
     async def _one(self, endpoint: str, session: Session, message: Message, responder: Responder) -> Outcome:
         match message:
             case Asked():
                 responder.begin(message.id)
                 told = await self._told(endpoint, session, message, responder)
-                return self._outcome(told, message.id)
+                return self._outcome(told, message.id, endpoint, responder)
             case Unreadable():
                 return _unreadable(message)
             case _:
@@ -220,7 +220,7 @@ class LegacyFront:
         answers = [b"".join(body) for body in refusals]
         told = await asyncio.gather(*(task for _, task in begun))
         answers += [
-            b"".join(one.message or self._challenge(one, asked.id))
+            b"".join(self._outcome(one, asked.id, endpoint, responder).body)
             for (asked, _), one in zip(begun, told, strict=True)
             if one.message is not None
         ]
@@ -232,10 +232,6 @@ class LegacyFront:
             await responder.send(answer)
         return Outcome(200, (answers[-1],))
 
-    def _challenge(self, told: Told, id: bytes) -> Iterable[jsonrpc.Json]:
-        assert told.challenge is not None
-        return self._challenged(told.challenge, id).body
-
     # Outcomes
 
     async def _find(
@@ -244,14 +240,14 @@ class LegacyFront:
         """Return the session, or what the request with this id is told where there is none."""
         if len(ids) > 1:
             error = McpError(INVALID_REQUEST, "There is more than one Mcp-Session-Id header")
-            return _error(400, error, id, "session")
+            return failure(400, error, id, "session")
         try:
             session = await self._sessions.find(ids[0], endpoint, principal)
         except TooMany as full:
             return _busy(str(full), id)
         if session is None:
             error = McpError(INVALID_REQUEST, "There is no such session, or not any more: initialize again")
-            return _error(404, error, id, "session")
+            return failure(404, error, id, "session")
         return session
 
     async def _standing(self, endpoint: str, head: modern.Head, principal: Principal) -> Session | Outcome:
@@ -263,13 +259,13 @@ class LegacyFront:
             error = McpError(
                 INVALID_REQUEST, "The MCP-Protocol-Version header names no version that is known"
             )
-            return _error(400, error, None, "version")
+            return failure(400, error, None, "version")
         return await self._find(endpoint, head.lines[modern.SESSION], principal)
 
-    def _outcome(self, told: Told, id: bytes) -> Outcome:
+    def _outcome(self, told: Told, id: bytes, endpoint: str, responder: Responder) -> Outcome:
         """Return an answer as HTTP; whatever came of a method, its status is 200 (E-17)."""
-        if told.challenge is not None:
-            return self._challenged(told.challenge, id)
+        if told.refusal is not None:
+            return self._refused(told.refusal, id, endpoint, responder)
         if told.message is None:
             return _NO_MORE
         return Outcome(200, told.message, told.word)
@@ -300,18 +296,8 @@ class _Counted:
             log.debug("%s %s: %s in %.1f ms", self._endpoint, name, word, seconds * 1000)
 
 
-def _error(
-    status: int,
-    error: McpError,
-    id: bytes | None,
-    word: str,
-    headers: Mapping[str, str] | None = None,
-) -> Outcome:
-    return Outcome(status, (jsonrpc.error_message(id, error),), word, headers or {})
-
-
 def _unreadable(message: Unreadable) -> Outcome:
-    return _error(400, message.error, message.id, "envelope")
+    return failure(400, message.error, message.id, "envelope")
 
 
 def _refused(status: int, text: str, word: str) -> Outcome:
@@ -320,4 +306,4 @@ def _refused(status: int, text: str, word: str) -> Outcome:
 
 def _busy(reason: str, id: bytes | None = None) -> Outcome:
     error = McpError(INTERNAL_ERROR, reason)
-    return _error(503, error, id, "sessions", {"Retry-After": str(_RETRY)})
+    return failure(503, error, id, "sessions", {"Retry-After": str(_RETRY)})

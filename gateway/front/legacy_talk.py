@@ -26,6 +26,7 @@ from gateway.protocol.call import (
     Call,
     Challenge,
     Emit,
+    Forbidden,
     Notice,
     Principal,
     RequestMeta,
@@ -97,8 +98,8 @@ class Told(msgspec.Struct, frozen=True):
     message: tuple[Json, ...] | None
     word: str = "ok"
     """Which names it in metrics."""
-    challenge: Challenge | None = None
-    """Set where an upstream refused the caller's own credential."""
+    refusal: Challenge | Forbidden | None = None
+    """Set where the caller may not do this here, or an upstream refused the caller's own credential."""
 
 
 class Talk:
@@ -236,6 +237,8 @@ class Talk:
                 return _failed(asked, McpError(INTERNAL_ERROR, str(error)), "unavailable")
             case Challenge():
                 return Told((), "challenge", error)
+            case Forbidden():
+                return Told((), "forbidden", error)
         log.error("Internal error", exc_info=error)
         return _failed(asked, McpError(INTERNAL_ERROR, "Internal error"), "bug")
 

@@ -310,8 +310,8 @@ class StdioFront:
         self._say(*self._pieces(told, asked))
 
     def _pieces(self, told: Told, asked: Asked) -> tuple[Json, ...]:
-        if told.challenge is not None:
-            return outcome(told.challenge, id=asked.id).body
+        if told.refusal is not None:
+            return outcome(told.refusal, id=asked.id).body
         return told.message or ()
 
     async def _batch(self, session: Session, messages: list[Message]) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from gateway.front.mirror import NO_STORE
 from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
-from gateway.protocol.jsonrpc import Json
+from gateway.protocol.jsonrpc import Json, McpError
 from gateway.protocol.sse import EVENT_END, EVENT_START, KEEP_ALIVE, format_event
 from gateway.support.metrics import OTHER, Metrics
 
@@ -50,6 +50,13 @@ class Outcome(Struct, frozen=True):
     """Whether it must end an event stream even when none has begun (L-02)."""
     cached: bytes = NO_STORE
     """The header lines that say how long and by whom it may be kept; an event stream has its own."""
+
+
+def failure(
+    status: int, error: McpError, id: bytes | None, word: str, headers: Mapping[str, str] | None = None
+) -> Outcome:
+    """Return an error as HTTP, with the id it answers as far as that is known."""
+    return Outcome(status, (jsonrpc.error_message(id, error),), word, headers or {})
 
 
 class _Sent(web.StreamResponse):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from gateway.settings.document import Path as YamlPath
 from gateway.settings.explain import nearest
+from gateway.settings.values import is_loopback
 
 
 def conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
@@ -30,8 +31,23 @@ def conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
     if isinstance(cache, Mapping) and cache.get("redis") is not None and not sealed:
         yield ("cache", "redis"), "needs secrets.keys: what lies in Redis is sealed, for all replicas alike"
     listen, admin = data.get("listen", "127.0.0.1:8080"), data.get("admin", "127.0.0.1:9090")
+    yield from _unnamed(data, str(listen))
     if listen == admin and not str(listen).endswith(":0"):
         yield ("admin",), f"{admin} is where the endpoints are served: choose another port, or off"
+
+
+def _unnamed(data: Mapping[str, object], listen: str) -> Iterator[tuple[YamlPath, str]]:
+    """Yield a gateway that takes tokens and does not know which: they name the URL they are for (Z-06)."""
+    authentication = data.get("authentication")
+    tokens = isinstance(authentication, Mapping) and authentication.get("tokens")
+    if not tokens or data.get("public_url") is not None:
+        return
+    place: YamlPath = ("authentication", "tokens")
+    needs = "needs `public_url`: a token names the URL that it is for"
+    if not is_loopback(f"http://{listen}"):
+        yield place, f"{needs}, and {listen} is not where clients are"
+    elif data.get("trusted_proxies"):
+        yield place, f"{needs}, which is that of the proxy here"
 
 
 def _long_prefixes(prefixes: Mapping[str, object], names: object) -> Iterator[tuple[YamlPath, str]]:

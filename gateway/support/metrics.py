@@ -33,7 +33,9 @@ Cell: TypeAlias = list[float]
 
 OTHER = "other"
 
-EXCHANGE_OUTCOMES = frozenset({"ok", "error", "unavailable", "challenge", "cancelled", "stopping", "bug"})
+EXCHANGE_OUTCOMES = frozenset(
+    {"ok", "error", "unavailable", "challenge", "forbidden", "cancelled", "stopping", "bug"}
+)
 """How an accepted request ended: a result, a JSON-RPC error, an upstream's failure, a 401 or 403, ..."""
 
 REJECTIONS = frozenset(
@@ -43,6 +45,10 @@ REJECTIONS = frozenset(
         "origin",
         "verb",
         "authorization",
+        "unauthenticated",
+        "token",
+        "scope",
+        "issuer",
         "content_type",
         "accept",
         "encoding",

@@ -188,6 +188,11 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("startup_wait: 5", "expected a unit behind the number: 250ms, 30s, 5m or 24h, found '5'"),
         ("admin: 127.0.0.1:8080", "choose another port"),
         ("public_url: mcp.example.com", "expected a URL"),
+        ("authentication: {tokens: {a: {issuer: 'https://a'}}}\nlisten: 0.0.0.0:80", "needs `public_url`"),
+        (
+            "authentication: {tokens: {a: {issuer: 'https://a'}}}\ntrusted_proxies: [10.0.0.0/8]",
+            "which is that of the proxy",
+        ),
         ("endpoints: {}", "at least one path"),
         ("endpoints: {/mcp: {}, /mcp/: {}}", '"/mcp" would do'),
         ("endpoints: {/mcp: {upstreams: [b]}}", "endpoints./mcp.upstreams[0]: there is no upstream `b`"),

@@ -39,6 +39,8 @@ PURE = (
     "core/router",
     "core/shapes",
     "core/tasks",
+    "front/challenges",
+    "front/metadata",
     "doctor/crossing",
     "doctor/findings",
     "doctor/text",
