@@ -70,9 +70,7 @@ class Directory:
         self._catalogue = catalogue
         self._renamed = frozenset(config.endpoints[federation.endpoint].tools.rename.values())
         self._tables: dict[str, _Table] = {}
-        self._same_for_all = not any(
-            config.upstreams[name].auth.personal for name in federation.namespaces
-        )
+        self._same_for_all = not any(config.upstreams[name].auth.personal for name in federation.namespaces)
         self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
 
     # Who offers what

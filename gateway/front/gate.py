@@ -10,8 +10,11 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs
+from multidict import MultiMapping
 
 from gateway import config
+from gateway.front import forwarded
+from gateway.front.forwarded import Lines, Seen
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.%]+\]|[^\s/?#@:\[\]]+)(?::([0-9]{1,5}))?")
 _TOKEN = re.compile(r"mcp-param-[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -65,8 +68,19 @@ class Gate:
         self._host_fits = lru_cache(_REMEMBERED)(self._judge_host)
         self._origin_fits = lru_cache(_REMEMBERED)(self._judge_origin)
         self._lines = lru_cache(_REMEMBERED)(self._cors_lines)
+        self._is_proxy = lru_cache(_REMEMBERED)(self._judge_proxy)
+        self._seen = lru_cache(_REMEMBERED)(self._read)
 
-    def refuse(self, headers: Mapping[str, str], peer: str | None) -> Refusal | None:
+    def trusts(self, remote: str | None) -> bool:
+        """Whether an address is one of the trusted proxies, whose word counts."""
+        return bool(self._proxies) and self._is_proxy(remote or "")
+
+    def peer(self, headers: MultiMapping[str], remote: str | None) -> str:
+        """Return the address that a request comes from: the one beyond the trusted proxies."""
+        seen = self._forwarded(headers, remote)
+        return seen.address if seen is not None else forwarded.plain_address(remote or "") or ""
+
+    def refuse(self, headers: MultiMapping[str], peer: str | None) -> Refusal | None:
         """Return why the request may not come in, or None (S-10)."""
         if not self._any_host:
             host = self._host_of(headers, peer)
@@ -98,20 +112,25 @@ class Gate:
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }
 
-    def _host_of(self, headers: Mapping[str, str], peer: str | None) -> str:
-        forwarded = headers.get("X-Forwarded-Host") if self._proxies else None
-        if forwarded is not None and self._is_proxy(peer):
-            return forwarded.split(",", 1)[0].strip()
+    def _host_of(self, headers: MultiMapping[str], peer: str | None) -> str:
+        seen = self._forwarded(headers, peer)
+        if seen is not None and seen.host is not None:
+            return seen.host
         return headers.get(hdrs.HOST, "")
 
-    def _is_proxy(self, peer: str | None) -> bool:
-        try:
-            address = ipaddress.ip_address((peer or "").split("%", 1)[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._proxies)
+    def _forwarded(self, headers: MultiMapping[str], remote: str | None) -> Seen | None:
+        """Return what trusted proxies say of a request, None when it came from nobody trusted."""
+        if not self.trusts(remote):
+            return None
+        lines = (tuple(headers.getall(name, ())) for name in forwarded.NAMES)
+        return self._seen(remote or "", Lines(*lines))
+
+    def _read(self, remote: str, lines: Lines) -> Seen:
+        return forwarded.read(lines, forwarded.plain_address(remote) or "", self._is_proxy)
+
+    def _judge_proxy(self, peer: str) -> bool:
+        plain = forwarded.plain_address(peer)
+        return plain is not None and any(ipaddress.ip_address(plain) in network for network in self._proxies)
 
     def _judge_host(self, host: str) -> bool:
         name, port = _split_host(host)

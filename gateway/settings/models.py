@@ -572,7 +572,7 @@ class Config(Model):
     hosts: list[HostText] = []
     """Host headers accepted besides the gateway's own, * for any part; the port may be left out."""
     trusted_proxies: list[Network] = []
-    """Addresses and networks whose X-Forwarded-* headers are believed."""
+    """Addresses and networks whose X-Forwarded-* and Forwarded headers are believed."""
     startup_wait: Duration = 5.0
     """How long readiness waits for upstreams that have not answered yet."""
     shutdown_grace: Duration = 10.0

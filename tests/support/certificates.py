@@ -3,9 +3,12 @@
 authority = Authority(folder)
 server = authority.issue("127.0.0.1")
 context.load_cert_chain(server.certificate, server.key)
+alice = authority.issue("alice", others=[uri("spiffe://corp/alice")])
 """
 
 import ipaddress
+import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +26,11 @@ class Pair:
     certificate: Path
     key: Path
 
+    @property
+    def der(self) -> bytes:
+        """The certificate as it travels."""
+        return ssl.PEM_cert_to_DER_cert(self.certificate.read_text())
+
 
 class Authority:
     """Signs certificates; `file` is what those who trust it are given."""
@@ -34,11 +42,25 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._signed(self._key, name, authority=True))
 
-    def issue(self, name: str) -> Pair:
-        """Return a certificate for a host name or an address."""
+    def issue(
+        self,
+        name: str,
+        *,
+        others: Sequence[x509.GeneralName] | None = None,
+        days: float = 1,
+        file: str | None = None,
+        subject: x509.Name | None = None,
+    ) -> Pair:
+        """Return a certificate for a host name or an address, or with `others` in its place beside the CN.
+
+        It ends in so many `days`, which may be over already; `file` is what its files are called.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        pair = Pair(self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
-        pair.certificate.write_bytes(self._signed(key, name))
+        stem = f"{self._name}-{file or name}"
+        pair = Pair(self._folder / f"{stem}.pem", self._folder / f"{stem}.key")
+        pair.certificate.write_bytes(
+            self._signed(key, name, others=others, ends=timedelta(days=days), subject=subject)
+        )
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -48,20 +70,36 @@ class Authority:
         )
         return pair
 
-    def _signed(self, key: ec.EllipticCurvePrivateKey, name: str, *, authority: bool = False) -> bytes:
+    def _signed(
+        self,
+        key: ec.EllipticCurvePrivateKey,
+        name: str,
+        *,
+        authority: bool = False,
+        others: Sequence[x509.GeneralName] | None = None,
+        ends: timedelta = timedelta(days=1),
+        subject: x509.Name | None = None,
+    ) -> bytes:
         now = datetime.now(UTC)
         built = (
             x509.CertificateBuilder()
-            .subject_name(_named(name))
+            .subject_name(_named(name) if subject is None else subject)
             .issuer_name(_named(self._name))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now + min(ends, timedelta()) - timedelta(hours=1))
+            .not_valid_after(now + ends)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([_place(name)]), critical=False)
         )
+        named = [_place(name)] if others is None else others
+        if named:
+            built = built.add_extension(x509.SubjectAlternativeName(named), critical=False)
         return built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def uri(text: str) -> x509.GeneralName:
+    """Return a name that is a URI."""
+    return x509.UniformResourceIdentifier(text)
 
 
 def _named(name: str) -> x509.Name:

@@ -44,6 +44,8 @@ PURE = (
     "doctor/crossing",
     "doctor/findings",
     "doctor/text",
+    "front/certificates",
+    "front/forwarded",
 )
 IO = {"asyncio", "aiohttp", "redis", "time", "random", "socket", "os", "logging"}
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from gateway.front.gate import Gate
 from tests.support.front import settings
@@ -14,7 +15,9 @@ PUBLIC = "https://mcp.example.com/tools/gw"
 
 def refused(gate: Gate, peer: str = "127.0.0.1", **headers: str) -> str | None:
     """Return the reason of a refusal; header names are written with underscores."""
-    named = {"Host": "127.0.0.1", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    named = CIMultiDict(
+        {"Host": "127.0.0.1", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    )
     refusal = gate.refuse(named, peer)
     return None if refusal is None else refusal.reason
 
@@ -75,9 +78,31 @@ def test_a_forwarded_host_is_believed_from_trusted_proxies(peer: str, reason: st
     """By address or network, also when an IPv4 peer shows as IPv6."""
     config = settings(hosts=["mcp.example"], trusted_proxies=["10.0.0.0/8", "fd00::9"])
     gate = Gate(config, EVERYWHERE)
-    forwarded = "mcp.example, inner.example"
-    assert refused(gate, peer, Host="pod-7", X_Forwarded_Host=forwarded) == reason
+    assert refused(gate, peer, Host="pod-7", X_Forwarded_Host="mcp.example") == reason
     assert refused(gate, peer, Host="mcp.example", X_Forwarded_Host="evil.example") != reason
+
+
+def test_a_client_names_no_host_for_itself_through_a_proxy() -> None:
+    """Where proxies add to a list, what the client began it with stands left of theirs (B31)."""
+    config = settings(hosts=["mcp.example"], trusted_proxies=["10.0.0.0/8"])
+    gate = Gate(config, EVERYWHERE)
+    hops = {"Host": "pod-7", "X_Forwarded_For": "1.2.3.4, 10.0.0.1"}
+    assert refused(gate, "10.0.0.2", **hops, X_Forwarded_Host="mcp.example, inner.example") is None
+    assert refused(gate, "10.0.0.2", **hops, X_Forwarded_Host="mcp.example, evil.example, inner") == "host"
+    assert refused(gate, "10.0.0.2", Host="pod-7", Forwarded="for=1.2.3.4;host=mcp.example") is None
+    assert refused(gate, "11.0.0.2", Host="pod-7", Forwarded="for=1.2.3.4;host=mcp.example") == "host"
+
+
+@pytest.mark.parametrize(
+    ("remote", "client"),
+    [("10.0.0.2", "1.2.3.4"), ("::ffff:10.0.0.2", "1.2.3.4"), ("11.0.0.2", "11.0.0.2"), (None, "")],
+)
+def test_the_address_beyond_trusted_proxies_is_the_clients(remote: str | None, client: str) -> None:
+    """From anybody else the headers count for nothing."""
+    headers = CIMultiDict({"X-Forwarded-For": "6.6.6.6, 1.2.3.4"})
+    assert Gate(settings(trusted_proxies=["10.0.0.0/8"]), EVERYWHERE).peer(headers, remote) == client
+    plain = remote if remote is None else remote.removeprefix("::ffff:")
+    assert Gate(settings(), EVERYWHERE).peer(headers, remote) == (plain or "")
 
 
 @pytest.mark.parametrize(
