@@ -1,0 +1,169 @@
+"""Reads where tokens for an upstream are given out: its metadata, and the authorization server's. No I/O.
+
+The places to look, in their order, and what must hold of what is found there (RFC 9728, RFC 8414, OpenID
+Connect Discovery, Z-11).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from yarl import URL
+
+_MOST_ISSUERS = 10
+_MOST_SCOPES = 64
+_SCOPE_LENGTH = 256
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+
+
+class Unfit(ValueError):
+    """A document that cannot be used; the message is for people and holds no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What an upstream says of itself (RFC 9728)."""
+
+    resource: str
+    """What a token for it must be for."""
+    issuers: tuple[str, ...]
+    """The authorization servers that give such tokens out, by their identifiers."""
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """What an authorization server says of itself."""
+
+    issuer: str
+    token_url: str
+    client_auth: tuple[str, ...] | None = None
+    """How clients may prove who they are, None where it does not say."""
+    algorithms: tuple[str, ...] | None = None
+    """How a client may sign an assertion, None where it does not say."""
+
+
+def canonical(url: str) -> str:
+    """Return the form of an MCP server's URL that names it in tokens (Z-06): no fragment, no bare slash."""
+    parts = URL(url, encoded=True).with_user(None).with_fragment(None)
+    host = (parts.raw_host or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = "" if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+    query = f"?{parts.raw_query_string}" if parts.raw_query_string else ""
+    path = "" if parts.raw_path == "/" and not query else parts.raw_path
+    return f"{parts.scheme}://{host}{port}{path}{query}"
+
+
+def resource_places(url: str) -> tuple[str, ...]:
+    """Return where an upstream's metadata may be: with its path inserted, then at the root."""
+    return tuple(dict.fromkeys((_inserted(url, "oauth-protected-resource"), _root(url))))
+
+
+def issuer_places(issuer: str) -> tuple[str, ...]:
+    """Return where an authorization server's metadata may be, in the order in which it is looked for."""
+    path = URL(issuer, encoded=True).raw_path.rstrip("/")
+    places = [_inserted(issuer, "oauth-authorization-server"), _inserted(issuer, "openid-configuration")]
+    if path:
+        places.append(_at(issuer, f"{path}/.well-known/openid-configuration"))
+    return tuple(places)
+
+
+def read_resource(body: bytes, url: str) -> Resource:
+    """Return what an upstream's metadata says; raises Unfit, also where it speaks of another resource."""
+    members = _object(body)
+    resource = _text(members, "resource")
+    if not _covers(resource, url):
+        raise Unfit(f"its metadata is about another resource, {_short(resource)}")
+    issuers = _texts(members.get("authorization_servers"))
+    if not issuers:
+        raise Unfit("its metadata names no authorization server")
+    scopes = _texts(members.get("scopes_supported")) or ()
+    return Resource(resource, issuers[:_MOST_ISSUERS], tuple(s for s in scopes if is_scope(s))[:_MOST_SCOPES])
+
+
+def read_issuer(body: bytes, issuer: str) -> Issuer:
+    """Return what an authorization server's metadata says; raises Unfit for that of another one.
+
+    The identifier must be the one that led here, to the letter: otherwise one server could speak for another.
+    """
+    members = _object(body)
+    said = _text(members, "issuer")
+    if said != issuer:
+        raise Unfit(f"its metadata is that of another issuer, {_short(said)}")
+    return Issuer(
+        issuer,
+        _text(members, "token_endpoint"),
+        _texts(members.get("token_endpoint_auth_methods_supported")),
+        _texts(members.get("token_endpoint_auth_signing_alg_values_supported")),
+    )
+
+
+def scopes_of(text: str | None) -> tuple[str, ...]:
+    """Return the scopes that a challenge names, those that are none left out."""
+    found = dict.fromkeys(one for one in (text or "").split(" ") if is_scope(one))
+    return tuple(found)[:_MOST_SCOPES]
+
+
+def is_scope(text: str) -> bool:
+    """Whether this may be asked for as a scope (RFC 6749, 3.3)."""
+    plain = text.isascii() and text.isprintable() and not set(text) & set(' "\\')
+    return 0 < len(text) <= _SCOPE_LENGTH and plain
+
+
+def _inserted(url: str, document: str) -> str:
+    path = URL(url, encoded=True).raw_path.rstrip("/")
+    return _at(url, f"/.well-known/{document}{path}")
+
+
+def _root(url: str) -> str:
+    return _at(url, "/.well-known/oauth-protected-resource")
+
+
+def _at(url: str, path: str) -> str:
+    parts = URL(url, encoded=True)
+    host = f"[{parts.raw_host}]" if ":" in (parts.raw_host or "") else parts.raw_host
+    port = "" if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}{path}"
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Whether a resource is the upstream's URL, or a part of it from the left: whole segments of its path."""
+    try:
+        named, wanted = canonical(resource), canonical(url)
+    except (ValueError, TypeError):
+        return False
+    if named == wanted:
+        return True
+    short, whole = URL(named, encoded=True), URL(wanted, encoded=True)
+    if short.scheme not in _DEFAULT_PORTS or short.raw_query_string or short.origin() != whole.origin():
+        return False
+    path = short.raw_path.rstrip("/")
+    return whole.raw_path.startswith(f"{path}/") or whole.raw_path == path
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        members = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise Unfit("it is no JSON") from None
+    if not isinstance(members, dict):
+        raise Unfit("it is no JSON object")
+    return members
+
+
+def _text(members: Mapping[str, Any], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str) or not value:
+        raise Unfit(f"it says no {name}")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return None
+    return tuple(one for one in value if isinstance(one, str) and one)
+
+
+def _short(text: str) -> str:
+    return ascii(text[:100])
