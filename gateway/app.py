@@ -351,7 +351,8 @@ class Gateway:
                 admin = _url(await self._admin.start(at.host, at.port))
             if listen:
                 at = parse_address(runtime.config.listen)
-                base = _url(await self._front.start(at.host, at.port))
+                scheme = "http" if runtime.config.tls.cert_file is None else "https"
+                base = _url(await self._front.start(at.host, at.port), scheme)
                 endpoints = tuple(base + path for path in runtime.config.endpoints)
         except BaseException:
             await self.stop(0.0)
@@ -686,9 +687,9 @@ def _http_status(detail: str) -> int | None:
     return int(hit[1]) if hit else None
 
 
-def _url(bound: list[tuple[str, int]]) -> str:
+def _url(bound: list[tuple[str, int]], scheme: str = "http") -> str:
     host, port = bound[0]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -219,6 +219,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     yield from _odd_trust(config.cache)
     if not (config.hosts or is_loopback(f"http://{config.listen}")):
         yield f"listen: {config.listen} answers to any Host header; name under `hosts` how clients reach it"
+    yield from _odd_callers(config)
     for name, upstream in config.upstreams.items():
         place = f"upstreams.{name}"
         if upstream.tls.insecure_skip_verify:
@@ -269,6 +270,29 @@ def _claimed_twice(config: Config) -> Iterator[str]:
                 first = holder.setdefault(pattern, name)
                 if first != name:
                     yield f"upstreams.{name}.methods: {pattern} goes to `{first}`, the first in {path}"
+
+
+def _odd_callers(config: Config) -> Iterator[str]:
+    """Yield what lets others hear, or be, a caller."""
+    everybody = [text for text in config.trusted_proxies if text.endswith("/0")]
+    if everybody:
+        yield f"trusted_proxies: {everybody[0]} is everybody: whoever calls says where from, and who"
+    secured = config.tls.cert_file is not None or config.trusted_proxies
+    if config.authentication.on and not secured and not is_loopback(f"http://{config.listen}"):
+        yield (
+            f"listen: {config.listen} is neither TLS (tls.cert_file) nor behind one of `trusted_proxies`: "
+            "credentials travel unencrypted"
+        )
+    shown = config.tls.client_ca_file is not None
+    if (
+        shown
+        and config.tls.client_certificates == "optional"
+        and config.authentication.certificates.source != "tls"
+    ):
+        yield (
+            "tls.client_ca_file has no effect: certificates are optional, and authentication.certificates "
+            "does not ask who shows one"
+        )
 
 
 def _odd_trust(cache: Cache) -> Iterator[str]:

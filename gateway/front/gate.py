@@ -167,8 +167,9 @@ def _own_hosts(settings: config.Config, bound: Sequence[tuple[str, int]]) -> lis
 
 
 def _own_origins(settings: config.Config, bound: Sequence[tuple[str, int]]) -> list[str]:
+    scheme = "http" if settings.tls.cert_file is None else "https"
     own = [
-        f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         for host, port in bound
         if not _is_wildcard(host)
     ]

@@ -29,6 +29,7 @@ from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.metadata import Resources
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure
+from gateway.front.tls import ListenerTls
 from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
     Answer,
@@ -306,6 +307,7 @@ class HttpFront:
         self._listeners: list[asyncio.Server] = []
         self._server: _Server | None = None
         self._pulse: asyncio.Task[None] | None = None
+        self._tls: ListenerTls | None = None
         self._site: _Site | None = None
         self._open: set[Responder] = set()
         self._nothing_open = asyncio.Event()
@@ -333,7 +335,8 @@ class HttpFront:
         limits = self._state().config.limits
         if self._server is None:
             self._server = _Server(self._handle, self._metrics, limits.header, lambda: self._current().allow)
-        listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG)
+        secured = await self._secured()
+        listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG, **secured)
         self._listeners.append(listener)
         _tune(listener, limits.stalled_listener)
         addresses = [(name[0], name[1]) for name in (at.getsockname() for at in listener.sockets)]
@@ -343,6 +346,20 @@ class HttpFront:
             self._pulse = self._background.start(self._beat(), name="keep-alive")
         self._serving = True
         return addresses
+
+    async def _secured(self) -> Mapping[str, Any]:
+        """Return what makes a listener speak TLS, where it is to; raises OSError for unusable files."""
+        settings = self._state().config
+        if settings.tls.cert_file is None:
+            return {}
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ListenerTls, settings.tls, self._metrics)
+            self._background.start(self._tls.watch(), name="tls files")
+        return {
+            "ssl": self._tls.context,
+            "ssl_handshake_timeout": settings.limits.request_head,
+            "ssl_shutdown_timeout": _LINGER,
+        }
 
     async def drain(self, grace: float) -> None:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""

@@ -32,6 +32,7 @@ def conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
         yield ("cache", "redis"), "needs secrets.keys: what lies in Redis is sealed, for all replicas alike"
     listen, admin = data.get("listen", "127.0.0.1:8080"), data.get("admin", "127.0.0.1:9090")
     yield from _unnamed(data, str(listen))
+    yield from _unshown(data)
     if listen == admin and not str(listen).endswith(":0"):
         yield ("admin",), f"{admin} is where the endpoints are served: choose another port, or off"
 
@@ -48,6 +49,18 @@ def _unnamed(data: Mapping[str, object], listen: str) -> Iterator[tuple[YamlPath
         yield place, f"{needs}, and {listen} is not where clients are"
     elif data.get("trusted_proxies"):
         yield place, f"{needs}, which is that of the proxy here"
+
+
+def _unshown(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
+    """Yield certificates that are to say who calls, and that nobody can show."""
+    authentication, tls = data.get("authentication"), data.get("tls")
+    certificates = authentication.get("certificates") if isinstance(authentication, Mapping) else None
+    source = certificates.get("source") if isinstance(certificates, Mapping) else None
+    place: YamlPath = ("authentication", "certificates", "source")
+    if source == "tls" and not (isinstance(tls, Mapping) and tls.get("client_ca_file")):
+        yield place, "needs tls.client_ca_file: without it no client is asked for a certificate"
+    if source == "header" and not data.get("trusted_proxies"):
+        yield place, "needs `trusted_proxies`: from anybody else the header counts for nothing"
 
 
 def _long_prefixes(prefixes: Mapping[str, object], names: object) -> Iterator[tuple[YamlPath, str]]:

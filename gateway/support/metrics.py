@@ -65,6 +65,8 @@ REJECTIONS = frozenset(
         "method",
         "session",
         "sessions",
+        "tls",
+        "certificate",
     }
 )
 """Why a request did not become a call."""
@@ -221,6 +223,9 @@ class Metrics:
         self._rejected = self._counter(
             "rejected", "Requests refused before they became a call", "endpoint", "reason"
         )
+        self._certificate_ends = self._gauge(
+            "tls_certificate_expires", "When the endpoints' certificate ends, in seconds since 1970"
+        )
         self._calls = self._counter(
             "upstream_calls", "Requests sent to an upstream", "upstream", "method", "outcome"
         )
@@ -371,6 +376,10 @@ class Metrics:
     def rejected(self, endpoint: str, reason: str) -> None:
         """Count a request that did not become a call; `endpoint` is `other` for an unknown path."""
         self._rejected.add(endpoint, _known(reason, REJECTIONS))
+
+    def certificate_ends(self, moment: float) -> None:
+        """Say when the certificate ends that clients are shown."""
+        self._certificate_ends.set(to=moment)
 
     def stream_opened(self, side: Side) -> None:
         """Count an event stream in; `stream_closed` must follow."""

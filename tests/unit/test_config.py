@@ -167,6 +167,8 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("limits: {page-size: 3}", "limits.page-size: unknown key; did you mean `page_size`?"),
         ("endpoints: {/mcp: {upstream: [a]}}", "/mcp.upstream: unknown key; did you mean `upstreams`?"),
         ("cache: {redis: redis://x}", "cache.redis: needs secrets.keys"),
+        ("authentication: {certificates: {source: tls}}", "certificates.source: needs tls.client_ca_file"),
+        ("authentication: {certificates: {source: header}}", "certificates.source: needs `trusted_proxies`"),
         ("secrets: {keys: [0123456789abcdef]}\ncache: {redis: http://x}", "cache.redis: expected redis://host"),
         ("cache: {redis_prefix: 'a b'}", "cache.redis_prefix: expected 1 to 32 letters"),
         ("cache: {stale_if_error: 1}", "expected a unit behind the number"),
@@ -397,6 +399,12 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
         ),
         (UP + "listen: 0.0.0.0:8080", "listen: 0.0.0.0:8080 answers to any Host header"),
         (UP + "listen: '[::]:8080'", "name under `hosts` how clients reach it"),
+        (UP + "trusted_proxies: [10.0.0.0/8, '::/0']", "trusted_proxies: ::/0 is everybody"),
+        (
+            UP + "listen: 10.0.0.1:80\nhosts: [a]\n"
+            f"authentication: {{keys: {{ci: {{hash: 'sha256:{64 * 'a'}'}}}}}}",
+            "listen: 10.0.0.1:80 is neither TLS (tls.cert_file) nor behind",
+        ),
         ("upstreams: {a: {url: http://a, cache: {scope: public}}}", "what it marks private is shared"),
         (
             "upstreams: {a: {url: http://a, cache: {share_public: false, calls: {t: {ttl: 1s, scope: "

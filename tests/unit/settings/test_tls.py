@@ -95,3 +95,37 @@ def test_a_file_that_will_not_do_is_said_at_its_line(
     assert problem.startswith(f"g.yaml:{where}: ")
     assert message in problem
     assert "not a certificate" not in problem
+
+
+@pytest.mark.parametrize(
+    ("tls", "where", "message"),
+    [
+        ("cert_file: text.pem", "g.yaml:3: tls.cert_file", "holds no PEM certificate"),
+        ("cert_file: cert.pem", "g.yaml:2: tls", "name the key's file as `key_file`"),
+        ("{cert_file: cert.pem, key_file: other.key}", "g.yaml:2: tls", "does not belong to the certificate"),
+        ("{cert_file: cert.pem, key_file: locked.key}", "g.yaml:2: tls", "needs a passphrase"),
+        ("key_file: own.key", "g.yaml:2: tls", "cert_file is missing"),
+        ("client_ca_file: cert.pem", "g.yaml:2: tls", "cert_file is missing"),
+        ("{cert_file: both.pem, client_ca_file: text.pem}", "g.yaml:3: tls.client_ca_file", "no PEM"),
+    ],
+)
+def test_the_listeners_own_files_are_looked_into_too(
+    folder: Path, tls: str, where: str, message: str
+) -> None:
+    """A gateway that would start without TLS, or not at all, is found by `check`."""
+    with pytest.raises(ConfigError) as caught:
+        load(f"upstreams: {{a: http://a}}\ntls:\n  {tls}\n", file="g.yaml", folder=folder)
+    (problem,) = map(str, caught.value.problems)
+    assert problem.startswith(where)
+    assert message in problem
+
+
+def test_certificates_that_nobody_asks_about_are_warned_of(folder: Path) -> None:
+    """Optional ones are good for nothing else; asked for, or demanded, they are."""
+    asks = "\nauthentication: {certificates: {source: tls}}"
+    told: list[str] = []
+    for more, behind in (("", ""), ("", asks), (", client_certificates: required", "")):
+        tls = f"tls: {{cert_file: both.pem, client_ca_file: cert.pem{more}}}"
+        load(f"upstreams: {{a: http://a}}\n{tls}{behind}\n", file="g.yaml", folder=folder, warn=told.append)
+    assert len(told) == 1
+    assert told[0].startswith("tls.client_ca_file has no effect")

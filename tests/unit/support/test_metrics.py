@@ -80,7 +80,7 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
         metrics.listen_ended("time", some_word(source))
-    assert repr(metrics) == "<Metrics 39 metrics, 15 series>"
+    assert repr(metrics) == "<Metrics 40 metrics, 15 series>"
     assert lines(metrics, "mcp_gateway_exchanges_total") == [
         'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
     ]
