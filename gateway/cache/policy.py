@@ -107,6 +107,8 @@ class Lookup:
     version: str
     partition: Partition | None
     rules: Rules
+    caller: Partition | None = None
+    """Who asks, whatever the credential; sessions of upstreams that tell callers apart are known by it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,6 +379,8 @@ def topics_for(lookup: Lookup, result: Json, scope: Scope) -> tuple[Topic, ...]:
     owner = context(lookup)
     if scope == "private" and owner is not None:
         topics.append(("caller", owner, lookup.method))
+        if lookup.caller is not None and lookup.caller != owner:
+            topics.append(("caller", lookup.caller, lookup.method))
     if lookup.method == CALL:
         topics.append(("tools/list",))  # another definition, another tool
     return tuple(topics)

@@ -214,12 +214,12 @@ class Courier:
         """Return a kept result as this endpoint's clients are given it, made once per entry."""
         if cached.reason == "incomplete":  # a question, if anything: of this caller alone (C-03)
             result = cached.entry.result
-            return self._normalised(call, caller.principal, upstream, result, caller.principal.partition)
+            return self._normalised(call, caller.principal, upstream, result, caller.principal.who)
         key = f"{call.method} {self._federation.endpoint}"
         dressed = cached.entry.derived.get(key)
         if not isinstance(dressed, Dressed):
             everyone = cached.entry.scope == "public"
-            partition = PUBLIC if everyone else caller.principal.partition
+            partition = PUBLIC if everyone else caller.principal.who
             try:
                 dressed = self._normalised(call, caller.principal, upstream, cached.entry.result, partition)
             except UpstreamUnavailable:
@@ -258,7 +258,7 @@ class Courier:
         # Neither progress nor log messages are told of tasks (T-13).
         quiet = msgspec.structs.replace(request, log_level=None, wants_progress=False)
         result = await self._reply(call, emit, held.upstream, quiet)
-        shown = self._shown(held.upstream, principal.partition)
+        shown = self._shown(held.upstream, principal.who)
         with self._judging(call, held.upstream):
             dressed = self._tasks.report(call, held, result, namespace=shown, server_info=self._server_info)
         return Answer(dressed.segments())
@@ -267,7 +267,7 @@ class Courier:
         self, call: Call, principal: Principal, exposed: str, held: Held, notice: Notice
     ) -> Notice | None:
         """Return what a listen is told of a task, None for what it cannot be told (T-13)."""
-        shown = self._shown(held.upstream, principal.partition)
+        shown = self._shown(held.upstream, principal.who)
         return self._tasks.tell(notice, exposed, held, call.meta.capabilities, namespace=shown)
 
     def give_up(self, call: Call, principal: Principal) -> None:
@@ -305,7 +305,7 @@ class Courier:
         result = await self._reply(
             call, emit, upstream, msgspec.structs.replace(request, named_by=_named_by(call))
         )
-        return Answer(self._normalised(call, principal, upstream, result, principal.partition).segments())
+        return Answer(self._normalised(call, principal, upstream, result, principal.who).segments())
 
     async def _asked(
         self,
@@ -320,7 +320,7 @@ class Courier:
         declared = self._declared(call)
         request = self._request(call, principal, upstream, original, declared, target)
         result = await self._reply(call, emit, upstream, request)
-        return Answer(self._normalised(call, principal, upstream, result, principal.partition).segments())
+        return Answer(self._normalised(call, principal, upstream, result, principal.who).segments())
 
     async def _reply(self, call: Call, emit: Emit, upstream: UpstreamName, request: Request) -> Json:
         try:

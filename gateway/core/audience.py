@@ -109,6 +109,8 @@ class Audience:
         # Dicts for sets: they keep their order, so whoever came first is told first.
         self._lists: dict[tuple[str, Kind], dict[Subscription, None]] = defaultdict(dict)
         self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
+        self._people: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
+        """Those of verified callers by who they are, whatever credential each was opened with."""
         self._uris: dict[Followed, dict[str, dict[Subscription, str]]] = {}
         self._places: dict[Subscription, list[Place]] = {}
         self._tasks: dict[Followed, dict[str, _Task]] = {}
@@ -133,6 +135,8 @@ class Audience:
         """Let a stream hear of what it wants; these say where its URIs and tasks lead, as it spells them."""
         self._open += 1
         self._callers[stream.endpoint, stream.partition][stream] = None
+        if stream.who != stream.partition:
+            self._people[stream.endpoint, stream.who][stream] = None
         for kind in kinds_of(stream.wanted):
             self._lists[stream.endpoint, kind][stream] = None
         self._place(stream, places)
@@ -150,6 +154,8 @@ class Audience:
         """Forget a stream and all that was kept for it."""
         self._open -= 1
         _take(self._callers, (stream.endpoint, stream.partition), stream)
+        if stream.who != stream.partition:
+            _take(self._people, (stream.endpoint, stream.who), stream)
         for kind in kinds_of(stream.wanted):
             _take(self._lists, (stream.endpoint, kind), stream)
         self._displace(stream)
@@ -220,7 +226,8 @@ class Audience:
         streams = [
             stream
             for endpoint in self._endpoints_of[upstream]
-            for stream in self._callers.get((endpoint, partition), ())
+            for known in (self._callers, self._people)
+            for stream in known.get((endpoint, partition), ())
             if getattr(stream.wanted, kind)
         ]
         new = sum(stream.tell(key, news) for stream in streams)
@@ -374,7 +381,7 @@ class Audience:
         if told is None:
             return instead is not None and stream.tell(*_update(instead))
         if exposed == uri:
-            self._show(stream.endpoint, stream.partition, uri, upstream)
+            self._show(stream.endpoint, stream.who, uri, upstream)
         return told
 
 

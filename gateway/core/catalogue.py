@@ -488,13 +488,24 @@ class Catalogue:
             target=target,
             profile=caller.profile.digest,
             version=MODERN_VERSION,
-            partition=caller.principal.partition,
+            partition=self._kept_for(name, caller.principal),
             rules=self._rules[name],
+            caller=caller.principal.who,
         )
 
     def context(self, principal: Principal) -> Context:
         """Return whom a server of an older era is to take this caller for."""
-        return Context(principal.partition or "", principal.session, self._config.cache.single_tenant)
+        return Context(principal.who or "", principal.session, self._config.cache.single_tenant)
+
+    def _kept_for(self, name: UpstreamName, principal: Principal) -> Partition | None:
+        """Return for whom private results are kept: this very credential (C-18), or its bearer if so written.
+
+        What an upstream says to a session of its own stays with that session, whoever has others.
+        """
+        upstream = self._config.upstreams[name]
+        if upstream.cache.partition == "subject" and upstream.apart != "session":
+            return principal.who
+        return principal.partition
 
     def followed(self, name: UpstreamName, principal: Principal) -> Followed:
         """Return in which context this upstream meets a caller: its own with `forward`, else everybody's."""

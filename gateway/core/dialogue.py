@@ -244,8 +244,11 @@ class Dialogue:
 def holder(principal: Principal) -> bytes:
     """Return whom a token handed to this caller is bound to; those without a credential are alike (M-12).
 
+    That is the person, where one was verified, for credentials are renewed in the middle of what people do.
     Unlike a partition it is no work of any key, so tokens open while the key that sealed them is there.
     """
+    if principal.subject is not None:
+        return sha256(b"\0" + principal.id.encode("utf-8", "surrogatepass")).digest()
     if principal.authorization is None:
         return b""
     return sha256(principal.authorization.encode("utf-8", "surrogatepass")).digest()

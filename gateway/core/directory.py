@@ -256,7 +256,7 @@ class Directory:
     def known_owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return the same by what was last listed and shown; asks nobody."""
         table = self._known_uris(caller)
-        seen = self._seen.get((caller.principal.partition, uri)) or self._seen.get((PUBLIC, uri))
+        seen = self._seen.get((caller.principal.who, uri)) or self._seen.get((PUBLIC, uri))
         return table.resolve(uri, seen=None if seen is None else {uri: seen})
 
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:

@@ -203,7 +203,9 @@ class Hub:
         deadline, in the loop's time, is not waited for. Changes from now on are pending when this returns.
         """
         room = self._settings.pending
-        stream = Subscription(id, endpoint, principal.partition, wanted, extensions, room=room)
+        stream = Subscription(
+            id, endpoint, principal.partition, wanted, extensions, room=room, who=principal.who
+        )
         self._audience.add(stream, places, tasks)
         self._metrics.subscriptions(len(self._audience))
         self._joining.add(stream)

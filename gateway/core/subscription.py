@@ -47,6 +47,7 @@ class Subscription:
         "extensions",
         "partition",
         "wanted",
+        "who",
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class Subscription:
         extensions: frozenset[str] = _NO_EXTENSIONS,
         *,
         room: int = _ROOM,
+        who: Partition | None = None,
     ) -> None:
         """`id` is the raw id of the request, which every notice carries in the same spelling (L-05).
 
@@ -65,6 +67,8 @@ class Subscription:
         """
         self.endpoint = endpoint
         self.partition = partition
+        self.who = who or partition
+        """Whose it is; `partition` is the credential it was opened with."""
         self.wanted = wanted
         """What is acknowledged, in the client's own words."""
         self.extensions = extensions

@@ -583,7 +583,7 @@ class HttpFront:
     async def _listen(
         self, site: _Site, pipeline: Pipeline, call: Call, principal: Principal, responder: Responder
     ) -> Outcome:
-        caller = principal.partition
+        caller = principal.who
         # Whoever shows no token is the same caller as all others who do not.
         limit = "anonymous_streams" if caller is None else "streams_per_caller"
         if self._listens[caller] >= getattr(site.limits, limit):

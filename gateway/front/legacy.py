@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from aiohttp import hdrs, web
 
 from gateway import config
-from gateway.front.legacy_sessions import Session, Sessions, TooMany
+from gateway.front.legacy_sessions import Sessions, TooMany, Visit
 from gateway.front.legacy_talk import Pipeline, Talk, Told, in_order
 from gateway.front.stream import Outcome, Responder, failure
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
@@ -86,16 +86,16 @@ class LegacyFront:
             if not ids:
                 return self._outside(came)
         id = came.id if isinstance(came, Asked | Unreadable) else None
-        session = await self._find(endpoint, ids, principal, id)
-        if not isinstance(session, Session):
-            return session
+        visit = await self._find(endpoint, ids, principal, id)
+        if not isinstance(visit, Visit):
+            return visit
         if came is None:
-            came = legacy_client.read_messages(body, session.held.dialect, self._depth)
-        with session.visited():
+            came = legacy_client.read_messages(body, visit.session.held.dialect, self._depth)
+        with visit.session.visited():
             try:
                 if isinstance(came, list):
-                    return await self._batch(endpoint, session, came, responder)
-                return await self._one(endpoint, session, came, responder)
+                    return await self._batch(endpoint, visit, came, responder)
+                return await self._one(endpoint, visit, came, responder)
             except Unavailable as error:
                 log.warning("a client's answer could not be handed on: %s", error)
                 return _busy("The answer cannot be handed on at the moment; send it again")
@@ -111,13 +111,13 @@ class LegacyFront:
         """Keep a session's standing stream open, in the place of the one it had (A-46)."""
         if not modern.takes_events(request.headers.getall(hdrs.ACCEPT, ())):
             return _refused(406, "Not Acceptable: Accept must admit text/event-stream", "accept")
-        session = await self._standing(endpoint, head, principal)
-        if not isinstance(session, Session):
-            return session
+        visit = await self._standing(endpoint, head, principal)
+        if not isinstance(visit, Visit):
+            return visit
         responder.begin(None)
-        stream = self._talks[endpoint].stream(session, responder)
+        stream = self._talks[endpoint].stream(visit, responder)
         try:
-            if await self._sessions.take_stream(session, stream):
+            if await self._sessions.take_stream(visit.session, stream):
                 responder.open()
                 await stream.run()
         except asyncio.CancelledError:
@@ -125,16 +125,18 @@ class LegacyFront:
                 raise
         finally:
             stream.close()
-            self._background.start(self._sessions.leave_stream(session, stream), name="legacy stream's end")
+            self._background.start(
+                self._sessions.leave_stream(visit.session, stream), name="legacy stream's end"
+            )
         return _NO_MORE
 
     async def delete(self, endpoint: str, head: modern.Head, principal: Principal) -> Outcome:
         """End a session."""
-        session = await self._standing(endpoint, head, principal)
-        if not isinstance(session, Session):
-            return session
+        visit = await self._standing(endpoint, head, principal)
+        if not isinstance(visit, Visit):
+            return visit
         try:
-            await self._sessions.end(session)
+            await self._sessions.end(visit.session)
         except Unavailable as error:
             log.warning("a session could not be ended: %s", error)
             return _busy("The session cannot be ended at the moment")
@@ -171,48 +173,48 @@ class LegacyFront:
         error = McpError(INVALID_REQUEST, "There is no Mcp-Session-Id header: initialize first")
         return failure(400, error, id, "session")
 
-    async def _one(self, endpoint: str, session: Session, message: Message, responder: Responder) -> Outcome:
+    async def _one(self, endpoint: str, visit: Visit, message: Message, responder: Responder) -> Outcome:
         match message:
             case Asked():
                 responder.begin(message.id)
-                told = await self._told(endpoint, session, message, responder)
+                told = await self._told(endpoint, visit, message, responder)
                 return self._outcome(told, message.id, endpoint, responder)
             case Unreadable():
                 return _unreadable(message)
             case _:
-                await self._taken(endpoint, session, message)
+                await self._taken(endpoint, visit, message)
                 return _TAKEN
 
-    async def _taken(self, endpoint: str, session: Session, message: Noted | Answered) -> None:
+    async def _taken(self, endpoint: str, visit: Visit, message: Noted | Answered) -> None:
         """Take in what needs no answer."""
         talk = self._talks[endpoint]
         if isinstance(message, Noted):
-            await talk.note(session, message)
+            await talk.note(visit, message)
         else:
-            await talk.answer(session, message)
+            await talk.answer(visit, message)
 
-    async def _told(self, endpoint: str, session: Session, asked: Asked, responder: Responder) -> Told:
+    async def _told(self, endpoint: str, visit: Visit, asked: Asked, responder: Responder) -> Told:
         with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
-            told = await self._talks[endpoint].ask(session, asked, responder)
+            told = await self._talks[endpoint].ask(visit, asked, responder)
             counted.word = told.word
             return told
 
     # Several messages
 
     async def _batch(
-        self, endpoint: str, session: Session, messages: list[Message], responder: Responder
+        self, endpoint: str, visit: Visit, messages: list[Message], responder: Responder
     ) -> Outcome:
         """Answer each message on its own: in one array, or as events once there is a stream (X-60)."""
         refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]
         for one in messages:  # what was asked before comes before anything new
             if isinstance(one, Answered):
-                await self._taken(endpoint, session, one)
+                await self._taken(endpoint, visit, one)
         if refusals or any(isinstance(one, Asked) for one in messages):
             responder.begin(None)
         begun = await in_order(
             messages,
-            lambda asked: self._told(endpoint, session, asked, responder),
-            lambda noted: self._taken(endpoint, session, noted),
+            lambda asked: self._told(endpoint, visit, asked, responder),
+            lambda noted: self._taken(endpoint, visit, noted),
             self._background,
         )
         if not begun and not refusals:
@@ -236,21 +238,21 @@ class LegacyFront:
 
     async def _find(
         self, endpoint: str, ids: tuple[str, ...], principal: Principal, id: bytes | None = None
-    ) -> Session | Outcome:
+    ) -> Visit | Outcome:
         """Return the session, or what the request with this id is told where there is none."""
         if len(ids) > 1:
             error = McpError(INVALID_REQUEST, "There is more than one Mcp-Session-Id header")
             return failure(400, error, id, "session")
         try:
-            session = await self._sessions.find(ids[0], endpoint, principal)
+            visit = await self._sessions.find(ids[0], endpoint, principal)
         except TooMany as full:
             return _busy(str(full), id)
-        if session is None:
+        if visit is None:
             error = McpError(INVALID_REQUEST, "There is no such session, or not any more: initialize again")
             return failure(404, error, id, "session")
-        return session
+        return visit
 
-    async def _standing(self, endpoint: str, head: modern.Head, principal: Principal) -> Session | Outcome:
+    async def _standing(self, endpoint: str, head: modern.Head, principal: Principal) -> Visit | Outcome:
         """Return the session that a GET or a DELETE is about; any known version may be stated (X-22)."""
         if any(
             stated not in SERVED_VERSIONS and stated not in LEGACY_VERSIONS

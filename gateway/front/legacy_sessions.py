@@ -1,8 +1,9 @@
 """Keeps the sessions of clients of older revisions, so that any replica with the same keys serves them.
 
-What the handshake settled travels in the session's id, which is sealed and bound to endpoint and credential
-(X-20). What changes later is in the notebook that replicas share: the log level, the resources asked for, and
-whether the session has ended. What runs at the moment, a call or a stream, is here.
+What the handshake settled travels in the session's id, which is sealed and bound to endpoint and caller
+(X-20): to the credential, or to the person where one was verified. What changes later is in the notebook that
+replicas share: the log level, the resources asked for, and whether the session has ended. What runs at the
+moment, a call or a stream, is here.
 """
 
 import asyncio
@@ -12,12 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import sha256
-from typing import TypeAlias
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from gateway import config
+from gateway.core import dialogue
 from gateway.front.legacy_stream import Stream
 from gateway.protocol import legacy_answers
 from gateway.protocol.call import LOG_LEVELS, Partition, Principal
@@ -116,21 +118,21 @@ class Session:
         "held",
         "key",
         "level",
-        "principal",
         "questions",
         "reports",
         "running",
         "seen",
         "stream",
+        "until",
         "whose",
     )
 
     def __init__(
-        self, key: str, endpoint: str, held: Handshake, principal: Principal, seen: float, whose: str
+        self, key: str, endpoint: str, held: Handshake, until: float, seen: float, whose: str
     ) -> None:
-        """`key` is a keyed hash of what is random in its id; `principal` is whose it is.
+        """`key` is a keyed hash of what is random in its id; it lasts `until` then at most.
 
-        `whose` share of the sessions it is part of: a credential's, or that of all who have none ("").
+        `whose` share of the sessions it is part of: a caller's, or that of all without a credential ("").
         """
         self.key = key
         self.whose = whose
@@ -139,7 +141,7 @@ class Session:
         """Requests over HTTP that have to do with it at the moment."""
         self.endpoint = endpoint
         self.held = held
-        self.principal = principal
+        self.until = until
         self.seen = seen
         """When it was last heard of here."""
         self.level: str | None = None
@@ -180,6 +182,13 @@ class Session:
             question.cancel()
         if self.stream is not None:
             self.stream.close()
+
+
+class Visit(NamedTuple):
+    """A session, and who has come to it: always the same caller, with whatever credential it has by now."""
+
+    session: Session
+    principal: Principal
 
 
 class Sessions:
@@ -247,7 +256,7 @@ class Sessions:
 
     # Beginning and end
 
-    async def begin(self, held: Handshake, endpoint: str, principal: Principal) -> tuple[Session, str]:
+    async def begin(self, held: Handshake, endpoint: str, principal: Principal) -> tuple[Visit, str]:
         """Return a new session and its id; raises TooMany."""
         started = self._now()
         if self._assured is None or started - self._assured > self._slack:
@@ -261,9 +270,10 @@ class Sessions:
             bound_to=_binding(endpoint, principal),
             ttl=self._limits.session_lifetime,
         )
-        return self._keep(claims, endpoint, principal), token
+        session = self._keep(claims, endpoint, principal)
+        return self._visit(session, principal), token
 
-    async def find(self, token: str, endpoint: str, principal: Principal) -> Session | None:
+    async def find(self, token: str, endpoint: str, principal: Principal) -> Visit | None:
         """Return the session with this id; None where there is none, any more, or it is somebody else's.
 
         Which of these, is not said (X-20). Raises TooMany where it would be one more than can be worked on.
@@ -311,7 +321,7 @@ class Sessions:
         known.seen = now
         self._known.move_to_end(key)
         self._shares[known.whose].move_to_end(key)
-        return known
+        return self._visit(known, principal)
 
     async def _note_end(self, key: str) -> None:
         """Note that it has ended, for as long as without a note it might pass for one in use elsewhere."""
@@ -334,9 +344,9 @@ class Sessions:
         """Know nothing more of a session whose id nobody was given."""
         self._forget(session.key)
 
-    def expired(self, session: Session) -> bool:
-        """Whether a session's time is over."""
-        expires = session.principal.expires
+    def over(self, principal: Principal) -> bool:
+        """Whether the time of a visit is over: the session's, or that of the credential it was made with."""
+        expires = principal.expires
         return expires is not None and self._now() >= expires
 
     async def end(self, session: Session) -> None:
@@ -503,9 +513,9 @@ class Sessions:
     # Questions to the client
 
     @contextmanager
-    def asks(self, session: Session) -> Iterator[None]:
+    def asks(self, visit: Visit) -> Iterator[None]:
         """Have a call wait for its client meanwhile; raises McpError where too many do."""
-        whose = session.principal.partition or session.key
+        whose = visit.principal.who or visit.session.key
         full = self.asking.take(whose)
         if full is not None:
             raise McpError(INTERNAL_ERROR, _MANY[full])
@@ -683,19 +693,20 @@ class Sessions:
 
     def _keep(self, claims: _Claims, endpoint: str, presented: Principal) -> Session:
         key = self._key(claims)
-        expires = claims.started + self._limits.session_lifetime
-        if presented.expires is not None:
-            expires = min(expires, presented.expires)
-        alone = presented.partition is None and not self._single_tenant
-        own = alone or self._apart.get(endpoint, False)
-        principal = Principal(
-            Partition(key) if own else presented.partition, presented.authorization, expires, key
-        )
-        session = Session(key, endpoint, claims.held, principal, self._now(), _whose(presented))
+        until = claims.started + self._limits.session_lifetime
+        session = Session(key, endpoint, claims.held, until, self._now(), _whose(presented))
         self._known[key] = session
         self._metrics.sessions(len(self._known))
         self._shares.setdefault(session.whose, OrderedDict())[key] = session
         return session
+
+    def _visit(self, session: Session, presented: Principal) -> Visit:
+        """Return the session as this caller's, whose private results may be the session's own."""
+        alone = presented.partition is None and not self._single_tenant
+        own = alone or self._apart.get(session.endpoint, False)
+        ends = session.until if presented.expires is None else min(session.until, presented.expires)
+        partition = Partition(session.key) if own else presented.partition
+        return Visit(session, replace(presented, partition=partition, expires=ends, session=session.key))
 
     def _make_room(self, presented: Principal) -> None:
         """Raise TooMany when there is no room for one more, which a quiet one may make.
@@ -734,7 +745,7 @@ def _quiet(sessions: Mapping[str, Session]) -> Session | None:
 
 
 def _whose(presented: Principal) -> str:
-    return presented.partition or ""
+    return presented.who or ""
 
 
 def _first(known: OrderedDict[str, Session], most: int) -> Iterator[tuple[str, Session]]:
@@ -745,10 +756,8 @@ def _first(known: OrderedDict[str, Session], most: int) -> Iterator[tuple[str, S
 
 
 def _binding(endpoint: str, principal: Principal) -> bytes:
-    """Return what an id is bound to: another endpoint or another credential cannot use it (X-20)."""
-    credential = principal.authorization
-    holder = b"" if credential is None else sha256(credential.encode("utf-8", "surrogatepass")).digest()
-    return _pack((endpoint, holder))
+    """Return what an id is bound to: another endpoint or another caller cannot use it (X-20)."""
+    return _pack((endpoint, dialogue.holder(principal)))
 
 
 def _spelled(holder: str, at: int) -> bytes:

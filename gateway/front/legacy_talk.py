@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from gateway import config
-from gateway.front.legacy_sessions import Session, Sessions, Work
+from gateway.front.legacy_sessions import Session, Sessions, Visit, Work
 from gateway.front.legacy_stream import Outlet, Stream
 from gateway.protocol import legacy_answers, legacy_client, legacy_questions, methods
 from gateway.protocol.call import (
@@ -140,33 +140,33 @@ class Talk:
             held = legacy_client.handshake(asked.params)
         except McpError as error:
             return _failed(asked, error), None
-        session, token = await self._sessions.begin(held, self._endpoint, principal)
+        visit, token = await self._sessions.begin(held, self._endpoint, principal)
         try:
-            result = legacy_client.initialized(await self._discovered(session), held)
+            result = legacy_client.initialized(await self._discovered(visit), held)
         except BaseException as error:
-            self._sessions.forget(session)
+            self._sessions.forget(visit.session)
             if not isinstance(error, Exception):
                 raise
             return self._refusal(asked, held.dialect, error), None
         return Told(result_pieces(asked.id, result)), token
 
-    async def _discovered(self, session: Session) -> bytes:
+    async def _discovered(self, visit: Visit) -> bytes:
         """Return what the endpoint says of itself to a modern client."""
-        meta = RequestMeta(MODERN_VERSION, session.held.capabilities)
+        meta = RequestMeta(MODERN_VERSION, visit.session.held.capabilities)
         call = Call(b"0", "server/discover", {}, meta, None)
-        answer = await self._pipeline.handle(call, session.principal, _nowhere)
+        answer = await self._pipeline.handle(call, visit.principal, _nowhere)
         return b"".join(answer.result)
 
-    def stream(self, session: Session, outlet: Outlet) -> Stream:
+    def stream(self, visit: Visit, outlet: Outlet) -> Stream:
         """Return a standing stream for a session; whoever runs it takes it to the sessions first."""
         return Stream(
             self._pipeline,
-            session.principal,
+            visit.principal,
             outlet,
-            uris=lambda: self._sessions.uris(session),
-            touch=lambda: self._touched(session),
+            uris=lambda: self._sessions.uris(visit.session),
+            touch=lambda: self._touched(visit.session),
             every=self._every,
-            over=lambda: self._stopping.is_set() or self._sessions.expired(session),
+            over=lambda: self._stopping.is_set() or self._sessions.over(visit.principal),
             background=self._background,
         )
 
@@ -176,58 +176,58 @@ class Talk:
 
     # What comes in
 
-    async def ask(self, session: Session, asked: Asked, outlet: Outlet) -> Told:
+    async def ask(self, visit: Visit, asked: Asked, outlet: Outlet) -> Told:
         """Return the answer to a request.
 
         The work does not end with who waits for it: a connection that is lost takes nothing back (X-25).
         """
         id = same_id(asked.id)
-        known = session.running.get(id)
+        known = visit.session.running.get(id)
         if known is not None and not known.withdrawn:  # nobody could take back the one and not the other
             return _failed(asked, McpError(INVALID_REQUEST, UNDER_WAY))
-        if len(session.running) >= _MOST_AT_ONCE:
+        if len(visit.session.running) >= _MOST_AT_ONCE:
             return _failed(asked, McpError(INTERNAL_ERROR, "Too many requests of this session at once"))
         work = Work()
-        task = self._background.start(self._work(session, asked, outlet), name="legacy request")
+        task = self._background.start(self._work(visit, asked, outlet), name="legacy request")
         work.task = task
-        session.running[id] = work
+        visit.session.running[id] = work
 
         def ended(_: object) -> None:
-            if session.running.get(id) is work:
-                del session.running[id]
+            if visit.session.running.get(id) is work:
+                del visit.session.running[id]
 
         task.add_done_callback(ended)
         while not task.done():
             await asyncio.wait([task], timeout=self._every)
             if not task.done():
-                await self._sessions.touch(session)  # or the other replicas would take it for idle
+                await self._sessions.touch(visit.session)  # or the other replicas would take it for idle
         return Told(None, "cancelled") if task.cancelled() and work.withdrawn else task.result()
 
-    async def note(self, session: Session, noted: Noted) -> None:
+    async def note(self, visit: Visit, noted: Noted) -> None:
         """Take in a notification; those of no interest to anybody are dropped (9.3)."""
         match noted.method:
             case "notifications/cancelled":
                 id = legacy_client.cancelled_id(noted.params)
                 if id is not None:
-                    await self._sessions.cancel(session, same_id(id))
+                    await self._sessions.cancel(visit.session, same_id(id))
             case "notifications/progress":
                 told = legacy_client.progress_of(noted.params)
                 if told is not None:
-                    await self._sessions.report(session, *told)
+                    await self._sessions.report(visit.session, *told)
             case "notifications/roots/list_changed":
-                self._pipeline.note(Notice(noted.method, {}), session.principal)
+                self._pipeline.note(Notice(noted.method, {}), visit.principal)
 
-    async def answer(self, session: Session, answered: Answered) -> None:
+    async def answer(self, visit: Visit, answered: Answered) -> None:
         """Take in what the client answers to something it was asked."""
-        await self._sessions.answer(session, answered)
+        await self._sessions.answer(visit.session, answered)
 
     # Work on a request
 
-    async def _work(self, session: Session, asked: Asked, outlet: Outlet) -> Told:
+    async def _work(self, visit: Visit, asked: Asked, outlet: Outlet) -> Told:
         try:
-            return Told(result_pieces(asked.id, await self._result(session, asked, outlet)))
+            return Told(result_pieces(asked.id, await self._result(visit, asked, outlet)))
         except Exception as error:
-            return self._refusal(asked, session.held.dialect, error)
+            return self._refusal(asked, visit.session.held.dialect, error)
 
     def _refusal(self, asked: Asked, dialect: legacy_client.Dialect, error: Exception) -> Told:
         match error:
@@ -242,28 +242,28 @@ class Talk:
         log.error("Internal error", exc_info=error)
         return _failed(asked, McpError(INTERNAL_ERROR, "Internal error"), "bug")
 
-    async def _result(self, session: Session, asked: Asked, outlet: Outlet) -> bytes:
+    async def _result(self, visit: Visit, asked: Asked, outlet: Outlet) -> bytes:
         match asked.method:
             case "ping":
                 return legacy_answers.EMPTY
             case "logging/setLevel":
-                if not legacy_client.offers(await self._discovered(session), "logging"):
+                if not legacy_client.offers(await self._discovered(visit), "logging"):
                     raise legacy_client.unknown_method(asked.method)  # as was said in the handshake (F-22)
-                await self._sessions.set_level(session, legacy_client.level_of(asked.params))
+                await self._sessions.set_level(visit.session, legacy_client.level_of(asked.params))
                 return legacy_answers.EMPTY
             case "resources/subscribe":
                 uri = legacy_client.uri_of(asked.params)
-                await self._pipeline.check_subscribable(uri, session.held.capabilities, session.principal)
-                await self._sessions.subscribe(session, uri)
+                await self._pipeline.check_subscribable(uri, visit.session.held.capabilities, visit.principal)
+                await self._sessions.subscribe(visit.session, uri)
                 return legacy_answers.EMPTY
             case "resources/unsubscribe":
-                await self._sessions.unsubscribe(session, legacy_client.uri_of(asked.params))
+                await self._sessions.unsubscribe(visit.session, legacy_client.uri_of(asked.params))
                 return legacy_answers.EMPTY
-        call = legacy_client.call_of(asked, session.held, session.level, self._pipeline.passes)
-        result = await self._in_rounds(session, call, outlet)
-        return legacy_answers.result_of(asked.method, result, session.held.dialect)
+        call = legacy_client.call_of(asked, visit.session.held, visit.session.level, self._pipeline.passes)
+        result = await self._in_rounds(visit, call, outlet)
+        return legacy_answers.result_of(asked.method, result, visit.session.held.dialect)
 
-    async def _in_rounds(self, session: Session, call: Call, outlet: Outlet) -> bytes:
+    async def _in_rounds(self, visit: Visit, call: Call, outlet: Outlet) -> bytes:
         """Return the result of a call, asking the client whatever its upstream wants to know first (M-16)."""
 
         async def emit(notice: Notice) -> None:
@@ -272,7 +272,7 @@ class Talk:
 
         left = self._limits.rounds
         while True:
-            answer = await self._pipeline.handle(call, session.principal, emit)
+            answer = await self._pipeline.handle(call, visit.principal, emit)
             result = b"".join(answer.result)
             row = methods.METHODS.get(call.method)
             if row is None or not row.may_ask:
@@ -280,11 +280,11 @@ class Talk:
             members = split(result)
             if text_or_none(members.get("resultType")) != "input_required":
                 return result
-            call = await self._answered(session, call, members, outlet, last=not left)
+            call = await self._answered(visit, call, members, outlet, last=not left)
             left -= 1
 
     async def _answered(
-        self, session: Session, call: Call, members: Members, outlet: Outlet, *, last: bool
+        self, visit: Visit, call: Call, members: Members, outlet: Outlet, *, last: bool
     ) -> Call:
         """Return the call as it is made again, with the client's answers or after a pause (M-14)."""
         params = {
@@ -300,18 +300,18 @@ class Talk:
                 await asyncio.sleep(_SHORTEST_PAUSE + self._random() * (_LONGEST_PAUSE - _SHORTEST_PAUSE))
             else:
                 asking = msgspec.structs.replace(call, params=dict(params))
-                with self._sessions.asks(session):
-                    params["inputResponses"] = join(await self._put(session, asking, requests, outlet))
+                with self._sessions.asks(visit):
+                    params["inputResponses"] = join(await self._put(visit, asking, requests, outlet))
         except BaseException:
             # Also when the client took its call back: a server that waits would keep others waiting (M-22).
-            self._pipeline.give_up(msgspec.structs.replace(call, params=params), session.principal)
+            self._pipeline.give_up(msgspec.structs.replace(call, params=params), visit.principal)
             raise
         return msgspec.structs.replace(call, params=params)
 
-    async def _put(self, session: Session, call: Call, requests: Members, outlet: Outlet) -> dict[str, Json]:
+    async def _put(self, visit: Visit, call: Call, requests: Members, outlet: Outlet) -> dict[str, Json]:
         """Put an upstream's questions to the client and return the answers; raises McpError."""
         wait = self._limits.input_wait
-        questions = legacy_questions.questions(requests, session.held.dialect, _mint)
+        questions = legacy_questions.questions(requests, visit.session.held.dialect, _mint)
         asked: list[tuple[legacy_questions.Question, str, asyncio.Future[Answered]]] = []
         withdrawn: set[str] = set()
         reason = "it is not needed any more"
@@ -326,15 +326,17 @@ class Talk:
         try:
             for question in questions:
                 if question.page is not None and legacy_questions.completes(question.key):
-                    await self._sessions.note_page(session, question.key, question.page)
-                report = partial(self._pipeline.report, call, session.principal, question.key)
+                    await self._sessions.note_page(visit.session, question.key, question.page)
+                report = partial(self._pipeline.report, call, visit.principal, question.key)
                 wanted = legacy_questions.wants_progress(question.key)
-                asked.append((question, *self._sessions.question(session, wait, report if wanted else None)))
+                asked.append(
+                    (question, *self._sessions.question(visit.session, wait, report if wanted else None))
+                )
             for question, id, _ in asked:
                 await outlet.send(legacy_questions.request(id, question))
             for question, id, answer in asked:
                 tell = partial(withdraw, id, answer)
-                self._pipeline.on_withdrawn(call, session.principal, question.key, tell)
+                self._pipeline.on_withdrawn(call, visit.principal, question.key, tell)
             given: dict[str, Json] = {}
             try:
                 async with asyncio.timeout(wait):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gateway.config import Config
 from gateway.front.http import LISTEN, Pipeline, Stopping, outcome
-from gateway.front.legacy_sessions import Session, Sessions
+from gateway.front.legacy_sessions import Sessions, Visit
 from gateway.front.legacy_stream import Stream
 from gateway.front.legacy_talk import UNDER_WAY, Talk, Told, in_order
 from gateway.front.pipes import Inlet, Outlet
@@ -61,7 +61,7 @@ class StdioFront:
         self._pipeline = pipeline
         self._talk = Talk(endpoint, pipeline, config, sessions, background=background, stopping=stopping)
         self._sessions = sessions
-        self._session: Session | None = None
+        self._visit: Visit | None = None
         """That of a client of an older revision, from its handshake on."""
         self._stream: Stream | None = None
         self._config = config
@@ -148,7 +148,7 @@ class StdioFront:
             self._modern(head, line)
 
     def _is_batch(self, line: bytes) -> bool:
-        return self._session is not None and line.lstrip()[:1] == b"["
+        return self._visit is not None and line.lstrip()[:1] == b"["
 
     def _modern(self, head: Head, line: bytes) -> None:
         accepted = modern.accept_body(
@@ -207,25 +207,25 @@ class StdioFront:
 
     async def _legacy(self, line: bytes) -> None:
         depth = self._config.limits.depth
-        if self._session is None:
+        if self._visit is None:
             await self._legacy_message(legacy_client.read_message(line, depth))
             return
-        came = legacy_client.read_messages(line, self._session.held.dialect, depth)
+        came = legacy_client.read_messages(line, self._visit.session.held.dialect, depth)
         if isinstance(came, list):
-            await self._batch(self._session, came)
+            await self._batch(self._visit, came)
         else:
             await self._legacy_message(came)
 
     async def _legacy_message(self, message: Message) -> None:
-        session = self._session
+        visit = self._visit
         match message:
             case Asked(method="initialize"):
                 # What comes next may need the session, so it waits: for no longer than upstreams may take.
                 await self._initialize(message)
-            case Asked() if session is not None:
-                self._listen_for(session)
-                if not self._refused(message.id, session.running):
-                    self._start(self._serve_legacy(session, message), message.method)
+            case Asked() if visit is not None:
+                self._listen_for(visit)
+                if not self._refused(message.id, visit.session.running):
+                    self._start(self._serve_legacy(visit, message), message.method)
                     await asyncio.sleep(0)  # it begins, so that the next line may take it back
             case Asked(method="ping"):
                 self._say(*jsonrpc.result_pieces(message.id, b"{}"))
@@ -236,19 +236,19 @@ class StdioFront:
                 self._metrics.rejected(self._endpoint, "envelope")
                 self._say(jsonrpc.error_message(message.id, message.error))
             case _:
-                await self._taken(session, message)
+                await self._taken(visit, message)
 
-    async def _taken(self, session: Session | None, message: Noted | Answered) -> None:
+    async def _taken(self, visit: Visit | None, message: Noted | Answered) -> None:
         """Take in what needs no answer."""
         if isinstance(message, Noted) and message.method == CANCELLED:
             self._cancel(legacy_client.cancelled_id(message.params))
-        if session is None:
+        if visit is None:
             return
         if isinstance(message, Answered):
-            await self._talk.answer(session, message)
+            await self._talk.answer(visit, message)
             return
-        self._listen_for(session)
-        await self._talk.note(session, message)
+        self._listen_for(visit)
+        await self._talk.note(visit, message)
 
     async def _initialize(self, asked: Asked) -> None:
         """Begin the session, in the place of one that there may be."""
@@ -257,7 +257,7 @@ class StdioFront:
         told, token = await self._talk.initialize(asked, self._principal)
         if token is not None:
             self._forget_session()
-            self._session = await self._sessions.find(token, self._endpoint, self._principal)
+            self._visit = await self._sessions.find(token, self._endpoint, self._principal)
         self._tell(told, asked)
         self._metrics.exchange(self._endpoint, asked.method, told.word, time.monotonic() - started)
 
@@ -265,37 +265,37 @@ class StdioFront:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        if self._session is not None:
-            self._sessions.forget(self._session)
+        if self._visit is not None:
+            self._sessions.forget(self._visit.session)
 
-    def _listen_for(self, session: Session) -> None:
+    def _listen_for(self, visit: Visit) -> None:
         """Tell the client of changes, once it has shown that it knows of its session."""
         if self._stream is None:
-            self._stream = self._talk.stream(session, _LegacyOutlet(self._outlet))
-            self._background.start(self._run(session, self._stream), name="legacy stream")
+            self._stream = self._talk.stream(visit, _LegacyOutlet(self._outlet))
+            self._background.start(self._run(visit, self._stream), name="legacy stream")
 
-    async def _run(self, session: Session, stream: Stream) -> None:
+    async def _run(self, visit: Visit, stream: Stream) -> None:
         try:
-            await self._sessions.take_stream(session, stream)
+            await self._sessions.take_stream(visit.session, stream)
             await stream.run()
         finally:
             stream.close()
-            await self._sessions.leave_stream(session, stream)
+            await self._sessions.leave_stream(visit.session, stream)
 
-    async def _serve_legacy(self, session: Session, asked: Asked) -> None:
-        told = await self._told(session, asked)
+    async def _serve_legacy(self, visit: Visit, asked: Asked) -> None:
+        told = await self._told(visit, asked)
         if told is not None:
             self._tell(told, asked)
             with suppress(ClientGone):
                 await self._outlet.room()
 
-    async def _told(self, session: Session, asked: Asked) -> Told | None:
+    async def _told(self, visit: Visit, asked: Asked) -> Told | None:
         """Return the answer, None where the client wants none any more."""
         self._metrics.exchange_started(self._endpoint)
         started = time.monotonic()
         word = "cancelled"
         try:
-            told = await self._talk.ask(session, asked, _LegacyOutlet(self._outlet))
+            told = await self._talk.ask(visit, asked, _LegacyOutlet(self._outlet))
             word = told.word
             return told
         except asyncio.CancelledError:
@@ -314,24 +314,24 @@ class StdioFront:
             return outcome(told.refusal, id=asked.id).body
         return told.message or ()
 
-    async def _batch(self, session: Session, messages: list[Message]) -> None:
+    async def _batch(self, visit: Visit, messages: list[Message]) -> None:
         """Answer several messages in one array (X-60)."""
         for one in messages:
             if isinstance(one, Answered):
-                await self._taken(session, one)
+                await self._taken(visit, one)
         begun = await in_order(
             messages,
-            lambda asked: self._told_once(session, asked),
-            lambda noted: self._taken(session, noted),
+            lambda asked: self._told_once(visit, asked),
+            lambda noted: self._taken(visit, noted),
             self._background,
         )
         refused = [one for one in messages if isinstance(one, Unreadable)]
         if begun or refused:
             self._start(self._answer_batch(begun, refused), "batch")
 
-    async def _told_once(self, session: Session, asked: Asked) -> Told | None:
+    async def _told_once(self, visit: Visit, asked: Asked) -> Told | None:
         """Return the answer, unless it would be taken for that to another request: it is none then."""
-        return None if self._refused(asked.id, session.running) else await self._told(session, asked)
+        return None if self._refused(asked.id, visit.session.running) else await self._told(visit, asked)
 
     async def _answer_batch(
         self, begun: "list[tuple[Asked, asyncio.Task[Told | None]]]", refused: list[Unreadable]

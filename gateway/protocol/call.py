@@ -74,7 +74,7 @@ class Context(Struct, frozen=True):
     """
 
     caller: str = ""
-    """A keyed hash of the caller's credential, "" without one."""
+    """A keyed hash of who the caller is, or of the credential where nothing was verified; "" without one."""
     session: str = ""
     """A keyed hash of the client's own session, "" for clients that have none."""
     alone: bool = False
@@ -102,6 +102,11 @@ class Principal:
     """What the credential grants, with all that is included in it."""
     claims: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
     """What the token says of the caller, as it was decoded; empty for what is no token."""
+
+    @property
+    def who(self) -> Partition | None:
+        """Whom to remember: the person where that was verified, else the credential; None for nobody."""
+        return self.subject or self.partition
 
 
 class RequestMeta(Struct, frozen=True):

@@ -116,7 +116,8 @@ class UpstreamCache(Model):
     answer depends on their arguments only."""
     partition: Literal["token", "subject"] = "token"
     """What private results are kept under: the caller's token itself, or whom the token is about, so that
-    they outlive it. That takes `authentication`: without it everybody is kept by token."""
+    they outlive it. That takes `authentication`: without it everybody is kept by token. It does not go with
+    `auth: forward` and `token_exchange`, where an upstream may judge each token differently."""
 
 
 class Auth(Model):
@@ -303,6 +304,11 @@ class Upstream(Model):
                 raise ValueError(f"`{alone[0]}` goes with `command`, not with `url`")
         elif self.auth.kind != "none":
             raise ValueError("a program is given its credentials in `env`; `auth` goes with `url`")
+        if self.auth.personal and self.cache.partition == "subject":
+            raise ValueError(
+                f"`cache.partition: subject` does not go with `auth: {self.auth.kind}`: what a token permits "
+                "there is known to the upstream alone"
+            )
         return self
 
     @property

@@ -232,6 +232,10 @@ def test_a_wrong_key_or_value_is_said_at_its_line(text: str, said: str) -> None:
         ("{a: {command: npx, env: {K: '${NOT_SET}'}}}", "NOT_SET"),
         ("{a: {url: http://a, isolation: x}}", "expected 'shared', 'caller' or 'session'"),
         ("{a: {url: http://a, cache: {partition: user}}}", "expected 'token' or 'subject'"),
+        (
+            "{a: {url: http://a, auth: forward, cache: {partition: subject}}}",
+            "does not go with `auth: forward`",
+        ),
         ("{a: {url: http://a, cache: {calls: {t: {}}}}}", "`ttl` is missing"),
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 0s}}}}}", "expected more than 0"),
         ("{a: {url: http://a, cache: {calls: {t: {ttl: 1s, scope: all}}}}}", "expected 'private' or"),

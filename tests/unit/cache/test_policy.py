@@ -598,3 +598,13 @@ def test_what_lies_under_a_key_depends_on_the_topic_that_stands_for_it(method: s
     key = public_key(lookup) if scope == "public" else private_key(lookup)
     assert key is not None
     assert topic_of(key) in topics_for(lookup, b"{}", scope)
+
+
+def test_what_is_private_to_a_token_goes_by_its_bearers_name_too() -> None:
+    """A server that keeps a session for each person tells of changes by that name, whatever the token."""
+    topics = topics_for(replace(LOOKUP, caller=BOB), b'{"tools":[]}', "private")
+    for change in (ANN, BOB):
+        assert set(topics_of(Change(GH, "tools/list", partition=change))) & set(topics)
+    assert not any(
+        topic[:1] == ("caller",) for topic in topics_for(replace(LOOKUP, caller=BOB), b"{}", "public")
+    )

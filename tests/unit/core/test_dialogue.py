@@ -1,6 +1,7 @@
 """Who may go on with a call, for how long, and what of a question the client is shown."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -231,3 +232,18 @@ class TestQuestions:
         state = "\u00e9" * 2**18
         turn = here.resume(call(requestState=token(here, call(), f'"requestState":"{state}"')), ANN)
         assert text_of(turn.call.params["requestState"]) == state
+
+
+def test_what_was_verified_is_bound_to_the_person() -> None:
+    """M-12: a token may be renewed between two rounds; another person's token opens nothing."""
+    person = Partition("p" * 64)
+    one, two = (
+        Principal(Partition(letter * 64), f"Bearer {letter}", id="corp:ann", subject=person)
+        for letter in "ab"
+    )
+    ours = dialogue()
+    token = ask(ours, call(), '"inputRequests":{},"requestState":"s"', one)["requestState"]
+    assert ours.resume(call(requestState=token), two).upstream == GH
+    for other in (Principal(Partition("a" * 64), "Bearer a"), replace(one, id="corp:bob"), Principal()):
+        with pytest.raises(McpError):
+            ours.resume(call(requestState=token), other)
