@@ -99,6 +99,7 @@ __all__ = [
     "Upstream",
     "UpstreamCache",
     "draft_file",
+    "is_loopback",
     "load",
     "load_file",
     "parse_address",

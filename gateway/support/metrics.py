@@ -132,6 +132,9 @@ SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdr
 REFRESHES = frozenset({"ok", "failed"})
 PARKED_ENDS = frozenset({"resumed", "expired", "given-up", "refused", "stopping"})
 """How calls that wait for their user end: `refused` ones found no room, nobody answers `given-up` ones."""
+VERDICTS = frozenset({"ok", "refused", "unavailable"})
+"""What became of a credential that was verified; nobody could tell of an `unavailable` one."""
+ISSUER_OUTCOMES = frozenset({"ok", "absent", "error", "timeout"})
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
 _Key = TypeVar("_Key")
@@ -341,6 +344,15 @@ class Metrics:
         self._refreshes = self._counter(
             "refreshes", "Lists fetched to see whether they changed", "upstream", "outcome"
         )
+        self._verified = self._counter(
+            "verified", "Credentials verified, those still remembered aside", "source", "outcome"
+        )
+        self._issuer_questions = self._counter(
+            "issuer_questions", "Questions to authorization servers", "issuer", "what", "outcome"
+        )
+        self._issuer_seconds = self._histogram(
+            "issuer_seconds", "From such a question to its answer", "issuer", "what"
+        )
 
         # Where the words of frequent events lead, so that they need not be looked at again.
         self._exchange_cells: dict[Values, tuple[Cell, Cell, Cell]] = {}
@@ -413,6 +425,15 @@ class Metrics:
     def notices(self, fate: str) -> Cell:
         """Return what counts notices for clients that met this fate."""
         return self._notices.cell(_known(fate, NOTICE_FATES))
+
+    def verified(self, source: str, outcome: str) -> None:
+        """Count a credential: of which issuer (or `key`, or `none`) it is, and what became of it."""
+        self._verified.add(source, _known(outcome, VERDICTS))
+
+    def issuer_asked(self, issuer: str, what: str, outcome: str, seconds: float) -> None:
+        """Count a question to an authorization server."""
+        self._issuer_questions.add(issuer, what, _known(outcome, ISSUER_OUTCOMES))
+        _time(self._issuer_seconds.cell(issuer, what), seconds)
 
     # Upstream
 

@@ -50,6 +50,8 @@ ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 JWT = "urn:ietf:params:oauth:token-type:jwt"
 
+_SIGNATURE_ONLY = {f"verify_{claim}": False for claim in ("aud", "exp", "iat", "nbf")}
+"""The time is the server's own."""
 _CURVES = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
 
 
@@ -594,7 +596,7 @@ class AuthorizationServer:
                     token,
                     key.private.public_key(),
                     [key.alg],
-                    options={"verify_aud": False, "verify_exp": False},
+                    options=_SIGNATURE_ONLY,
                 )
                 break
             except jwt.InvalidTokenError:

@@ -46,6 +46,7 @@ PURE = (
     "doctor/text",
     "front/certificates",
     "front/forwarded",
+    "front/tokens",
 )
 IO = {"asyncio", "aiohttp", "redis", "time", "random", "socket", "os", "logging"}
 

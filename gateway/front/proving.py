@@ -1,0 +1,163 @@
+"""How the tokens of one issuer are verified: by its signature, or by asking it about each."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from gateway.front.issuers import Issuer, IssuerDown
+from gateway.front.keyset import Key, KeySet
+from gateway.front.tokens import Proof, Refused, Terms, Token, judge, judge_header
+from gateway.protocol.call import Partition
+from gateway.support.tasks import Background
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""Seconds in which an issuer that failed several times in a row is asked nothing."""
+_IN_A_ROW = 3
+
+_Question: TypeAlias = "asyncio.Task[Mapping[str, object] | IssuerDown]"
+
+_UNREAD = Refused("invalid_token", "The token does not count: it is no signed token")
+_UNPROVEN = Refused("invalid_token", "The token does not count: no key of its issuer has signed it")
+_INACTIVE = Refused("invalid_token", "The token does not count: its issuer says that it is not active")
+
+
+class Signed:
+    """Verifies JWTs with their issuer's keys."""
+
+    asks = False
+
+    def __init__(
+        self, issuer: Issuer, background: Background, clock: Callable[[], float], changed: Callable[[], None]
+    ) -> None:
+        self.issuer = issuer
+        self.name = issuer.name
+        self.remember = issuer.settings.remember
+        self.keys = KeySet(
+            issuer.name,
+            issuer.keys,
+            ttl=issuer.settings.keys_ttl,
+            background=background,
+            clock=clock,
+            changed=changed,
+        )
+        self._terms = _terms(issuer)
+
+    def __repr__(self) -> str:
+        return repr(self.keys)
+
+    async def prove(
+        self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]
+    ) -> Proof | Refused:
+        """Return whom a token lets in."""
+        if token is None:
+            return _UNREAD
+        refused = judge_header(token, self.issuer.settings.algorithms)
+        if refused is not None:
+            return refused
+        # What would not count anyway needs no signature, and is no reason to look for keys.
+        proof = judge(token.claims, self._terms, resource, now())
+        if isinstance(proof, Refused):
+            return proof
+        try:
+            return proof if await self._signed(token) else _UNPROVEN
+        except IssuerDown as error:
+            return _unavailable(error)
+
+    async def _signed(self, token: Token) -> bool:
+        keys = await self.keys.keys(token.key, token.algorithm)
+        if _verified(token, keys):
+            return True
+        if keys and token.key is not None:
+            return False
+        return _verified(token, await self.keys.look_again(token.key, token.algorithm))
+
+
+class Asked:
+    """Asks the issuer about each token, once for all who show it at the same time."""
+
+    asks = True
+
+    def __init__(self, issuer: Issuer, background: Background, clock: Callable[[], float]) -> None:
+        self.issuer = issuer
+        self.name = issuer.name
+        self.remember = issuer.settings.remember
+        self._background = background
+        self._clock = clock
+        self._terms = _terms(issuer)
+        self._under_way: dict[Partition, _Question] = {}
+        self._failures = 0
+        self._pauses_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Asked {self.name}: {len(self._under_way)} under way, {self._failures} failures>"
+
+    async def prove(
+        self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]
+    ) -> Proof | Refused:
+        """Return whom a token lets in."""
+        if self._clock() < self._pauses_until:
+            return _unavailable(IssuerDown("it failed a moment ago"))
+        try:
+            said = await self._answer(value, hashed)
+        except IssuerDown as error:
+            return _unavailable(error)
+        if said["active"] is not True:
+            return _INACTIVE
+        kind = said.get("token_type", "Bearer")
+        if not isinstance(kind, str) or kind.lower() not in ("bearer", "access_token"):
+            return Refused("invalid_token", "The token does not count: it is no bearer token")
+        return judge(said, self._terms, resource, now(), signed=False)
+
+    async def _answer(self, value: str, hashed: Partition) -> Mapping[str, object]:
+        """Return what the issuer says; an answer that is not to be remembered is shared with nobody."""
+        task = self._under_way.get(hashed) if self.remember > 0 else None
+        if task is None:
+            task = self._background.start(self._ask(value), name=f"question to {self.name}")
+            self._under_way[hashed] = task
+            task.add_done_callback(lambda done: self._ended(hashed, done))
+        try:
+            said = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            said = IssuerDown("the gateway is stopping")
+        if isinstance(said, IssuerDown):
+            raise said
+        return said
+
+    async def _ask(self, value: str) -> Mapping[str, object] | IssuerDown:
+        """Ask once; a failure is everybody's who waits, and none of the task's own."""
+        try:
+            said = await self.issuer.introspect(value)
+        except IssuerDown as error:
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("issuer %s cannot be asked about tokens: %s", self.name, error)
+            if self._failures >= _IN_A_ROW:
+                self._pauses_until = self._clock() + _PAUSE
+            return error
+        if self._failures:
+            log.info("issuer %s answers again", self.name)
+        self._failures, self._pauses_until = 0, 0.0
+        return said
+
+    def _ended(self, hashed: Partition, task: _Question) -> None:
+        if self._under_way.get(hashed) is task:
+            del self._under_way[hashed]
+
+
+def _terms(issuer: Issuer) -> Terms:
+    settings = issuer.settings
+    return Terms(settings.issuer, tuple(settings.audiences), settings.subject, settings.leeway)
+
+
+def _verified(token: Token, keys: Sequence[Key]) -> bool:
+    return any(key.verifies(token.algorithm, token.signed, token.signature) for key in keys)
+
+
+def _unavailable(error: IssuerDown) -> Refused:
+    reason = "Whether the token counts cannot be said now, as its issuer does not answer"
+    return Refused("unavailable", reason, max(1.0, error.retry_after))
