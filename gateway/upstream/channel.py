@@ -40,6 +40,7 @@ from gateway.protocol.lines import TooLong
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
+from gateway.upstream.company import Company
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import (
@@ -112,6 +113,7 @@ class Channel:
         self._metrics = metrics
         self._on_change = on_change
         self._exchanges: dict[int, Exchange] = {}
+        self._company = Company()
         self._listenings: dict[int, ChannelListening] = {}
         self._session: LegacySession | None = None
         self._carried: WeakValueDictionary[int, Exchange] = WeakValueDictionary()
@@ -150,6 +152,7 @@ class Channel:
         id = next(self._ids)
         exchange = Exchange(id, request, self._composed(request, id, version), None)
         self._check_open()
+        self._company.join(request)
         self._exchanges[id] = exchange
         sent = False
         try:
@@ -343,10 +346,10 @@ class Channel:
         if method == "notifications/progress":
             id = number_of(members_of(message.params).get(META_PROGRESS_TOKEN))
             return None if id is None else self._exchanges.get(id)
-        calls = list(self._exchanges.values())
+        calls = among = list(self._exchanges.values())
         if method == "notifications/message":
             calls = [call for call in calls if call.request.log_level is not None]
-        return calls[0] if len(calls) == 1 else None
+        return self._company.only(calls, among)
 
     def _changed(self, stale: Stale) -> None:
         for method in stale.methods:

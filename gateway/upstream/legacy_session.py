@@ -55,6 +55,7 @@ from gateway.protocol.legacy_server import NOTHING, Greeting, Question
 from gateway.protocol.methods import METHODS
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
+from gateway.upstream.company import Company
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import Dropped, Stale
@@ -164,6 +165,7 @@ class LegacySession:
         self._parked = parked
         self._ids = itertools.count(1) if ids is None else ids
         self._exchanges: dict[int, Exchange] = {}
+        self._company = Company()
         self._failure: BaseException | None = None
         self._tellings = 0
         self._told_one = asyncio.Event()
@@ -343,6 +345,7 @@ class LegacySession:
         params = legacy_server.request_params(request, id, self.version)
         message = legacy_server.request_message(id, request.method, params)
         exchange = Exchange(id, request, message, released)
+        self._company.join(request)
         self._exchanges[id] = exchange
         exchange.carrying = self._background.start(
             self._carry(exchange), name=f"{request.method} at {self.name}"
@@ -589,7 +592,9 @@ class LegacySession:
                 id = number_of(params.get(META_PROGRESS_TOKEN))
                 return None if id is None else self._exchanges.get(id)
             case "notifications/message" if not self.wire.apart:
-                return self._only(lambda request: request.log_level is not None)
+                among = list(self._exchanges.values())
+                heard = [exchange for exchange in among if exchange.request.log_level is not None]
+                return self._company.only(heard, among)
             case _:
                 return None if of is None else self._exchanges.get(of)
 

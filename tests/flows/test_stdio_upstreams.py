@@ -115,6 +115,20 @@ async def test_a_log_message_goes_to_the_only_call_that_asked_for_such(era: str)
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_log_message_in_a_process_of_several_callers_is_nobodys(era: str) -> None:
+    """What a program says of one's call, though nobody asked it to, is not told to another (A-14)."""
+    level = {f"{META}logLevel": "info"}
+    said = {"name": "files__log", "arguments": {"data": "of Bob"}}
+    async with running({"files": program("--era", era)}) as gateway:
+        for _ in range(2):
+            async with gateway.open("tools/call", {"name": "files__hang"}, meta=level, token="ANN") as ann:
+                await seen(gateway, "tools/call", 1)
+                assert (await gateway.ask("tools/call", said, token="BOB")).notices == []
+                await gateway.ask("tools/call", {"name": "files__release"})
+                assert (await ann.answer()).notices == []
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_fifteen_megabytes_pass_and_more_than_the_limit_fails_alone(era: str) -> None:
     """The program lives on, and so do the calls of others (B25)."""
     limits = {"message": 16 * 2**20}

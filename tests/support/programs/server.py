@@ -213,7 +213,8 @@ class Server:
                     self.notify("notifications/progress", progressToken=token, progress=step)
                 self.text(id, "done")
             case "log":
-                self.notify("notifications/message", level=arguments.get("level", "error"), data="a word")
+                level, data = arguments.get("level", "error"), arguments.get("data", "a word")
+                self.notify("notifications/message", level=level, data=data)
                 self.text(id, "logged")
             case "change":
                 self.tell("notifications/tools/list_changed")
