@@ -10,10 +10,12 @@ import json
 import os
 import platform
 import re
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Sized
 from dataclasses import asdict
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gateway import config
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
 _LONGEST_ARGUMENTS = 64 * 1024
+_KEY_PREFIX = "mcpgw_"
+"""How a key begins, so that those who look for secrets in what leaks know one."""
 
 _EXAMPLES = """\
 examples:
@@ -36,6 +40,7 @@ examples:
   mcp-gateway doctor --config gateway.yaml  what is wrong with the servers behind it?
   mcp-gateway explain --config gateway.yaml tools/list
                                            why was this not cached?
+  mcp-gateway key ci                       make an API key for a caller
   mcp-gateway schema > gateway.schema.json let the editor check the file
 
 exit codes: 0 fine, 1 found problems, 2 wrong usage or configuration
@@ -100,6 +105,8 @@ def _run(arguments: argparse.Namespace, app: App | None) -> int:
             return _explain(arguments)
         case "purge":
             return _purge(arguments)
+        case "key":
+            return _key(arguments.name, as_json=arguments.json)
         case "schema":
             print(json.dumps(config.schema(), indent=2, ensure_ascii=False))
             return FINE
@@ -448,6 +455,26 @@ def _refused(status: int, answer: Mapping[str, Any]) -> int:
     return _complain(f"the gateway refused: {reason}", code=WRONG if status == 400 else PROBLEMS)
 
 
+def _key(name: str, *, as_json: bool) -> int:
+    """Make a key for a caller; only its hash is for the configuration, and the key itself is kept nowhere."""
+    key = f"{_KEY_PREFIX}{secrets.token_urlsafe(32)}"
+    hashed = f"sha256:{sha256(key.encode()).hexdigest()}"
+    try:
+        config.Authentication.model_validate({"keys": {name: {"hash": hashed}}})
+    except ValueError:
+        advice = "take 1 to 64 characters of A-Z a-z 0-9 _ - ."
+        return _complain("this is no name for a caller", advice, code=WRONG)
+    if as_json:
+        print(json.dumps({"name": name, "key": key, "hash": hashed}))
+        return FINE
+    print(f"# the key of key:{name}, which is shown this once:\n{key}\n")
+    print("# and what knows it again, for the configuration:")
+    print(f"authentication:\n  keys:\n    {json.dumps(name)}:\n      hash: {hashed}")
+    print("      # scopes: [read]          # what it grants\n      # expires: 2027-01-31     # when it ends")
+    print("next: give the key to its caller, who sends it as `Authorization: Bearer KEY`", file=sys.stderr)
+    return FINE
+
+
 def _version(*, as_json: bool) -> int:
     if as_json:
         facts = {"name": "mcp-gateway", "version": config.VERSION, "python": platform.python_version()}
@@ -647,6 +674,10 @@ def _parser() -> argparse.ArgumentParser:
     purge.add_argument("upstream", nargs="?", metavar="UPSTREAM", help="of this upstream only")
     purge.add_argument("--method", metavar="M", help="of this method only, such as tools/list")
     purge.add_argument("--uri", metavar="U", help="of this resource only, as clients or its upstream see it")
+
+    key = commands.add_parser("key", help="make an API key for a caller, and the hash that knows it again")
+    key.add_argument("name", nargs="?", default="caller", metavar="NAME", help="whose; default: caller")
+    key.add_argument("--json", action="store_true", help="answer as JSON")
 
     commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
     version = commands.add_parser("version", help="print the version")

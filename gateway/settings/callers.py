@@ -163,6 +163,15 @@ class Authentication(Model):
                 raise ValueError(f"{seen[one.issuer]} and {name} are the same issuer")
         return tokens
 
+    @field_validator("keys")
+    @classmethod
+    def _keys_differ(cls, keys: Mapping[str, ApiKey]) -> Mapping[str, ApiKey]:
+        seen: dict[str, str] = {}
+        for name, one in keys.items():
+            if seen.setdefault(one.hash, name) != name:
+                raise ValueError(f"{seen[one.hash]} and {name} are the same key")
+        return keys
+
     @property
     def on(self) -> bool:
         """Whether anything is verified."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.app import Addresses, ToolLine, ToolListing
 from gateway.cli import main
-from gateway.config import VERSION, Config, schema
+from gateway.config import VERSION, Config, load, schema
 
 GOOD = (
     "upstreams:\n  time: http://127.0.0.1:9001/mcp?key=hunter2\n"
@@ -684,3 +685,42 @@ def test_an_address_that_is_taken_ends_stdio(good: str, capsys: pytest.CaptureFi
     app = ScriptedApp(error=OSError(errno.EADDRINUSE, "Address already in use"))
     assert main(["stdio", good, "--admin"], app=app) == 1
     assert "cannot listen" in capsys.readouterr().err
+
+
+# key
+
+
+def test_key_makes_a_key_that_its_hash_in_the_configuration_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed can be pasted as it is; each key is another one."""
+    assert main(["key", "ci"]) == 0
+    out, err = capsys.readouterr()
+    key = out.splitlines()[1]
+    assert key.startswith("mcpgw_")
+    assert len(key) >= 40
+    pasted = out.partition("for the configuration:\n")[2]
+    assert key not in pasted
+    settings = load(f"{GOOD}{pasted}").authentication
+    assert settings.keys["ci"].hash == f"sha256:{sha256(key.encode()).hexdigest()}"
+    assert err.startswith("next: ")
+    assert main(["key"]) == 0
+    assert key not in (again := capsys.readouterr().out)
+    assert '"caller":' in again
+
+
+def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """For programs that make keys."""
+    assert main(["key", "ci", "--json"]) == 0
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert said["name"] == "ci"
+    assert said["hash"] == f"sha256:{sha256(said['key'].encode()).hexdigest()}"
+    assert err == ""
+
+
+def test_key_refuses_what_is_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a key is shown that the configuration would not take."""
+    assert main(["key", "a b"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: this is no name for a caller\nnext: take 1 to 64 characters of A-Z a-z 0-9 _ - .\n",
+    )

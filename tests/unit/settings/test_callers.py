@@ -1,0 +1,48 @@
+"""What a configuration may say of callers: names and proofs that mean one thing only."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.settings.callers import Authentication
+
+CORP = {"issuer": "https://corp.example"}
+HASH = f"sha256:{'0' * 64}"
+
+
+def refused(settings: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Authentication.model_validate(settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["key", "cert", "anonymous"])
+def test_no_issuer_is_called_as_other_callers_are(name: str) -> None:
+    """Else its callers could pass for them."""
+    assert "choose another" in refused({"tokens": {name: CORP}})
+
+
+def test_an_issuer_and_a_key_have_one_name() -> None:
+    """Which of two would a caller be?"""
+    assert "a and b are the same issuer" in refused({"tokens": {"a": CORP, "b": CORP}})
+    assert "a and b are the same key" in refused({"keys": {"a": {"hash": HASH}, "b": {"hash": HASH}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"issuer": "http://corp.example"}, "expected https"),
+        ({"jwks_url": "http://corp.example/jwks"}, "expected https"),
+        ({"introspection_url": "http://corp.example/introspect"}, "expected https"),
+        ({"issuer": "https://user:pw@corp.example"}, "no credentials"),
+        ({"algorithms": ["HS256"]}, "RS256"),
+        ({"algorithms": ["none"]}, "RS256"),
+        ({"algorithms": []}, "at least one"),
+        ({"client_id": "gw", "client_secret": "s"}, "go with introspection_url"),
+        ({"introspection_url": "https://corp.example/i", "client_id": "gw"}, "go together"),
+    ],
+)
+def test_an_issuer_that_would_prove_nothing(changes: dict[str, Any], why: str) -> None:
+    """What decides who gets in comes over https, and by signatures that nobody else can make."""
+    assert why in refused({"tokens": {"corp": {**CORP, **changes}}})
