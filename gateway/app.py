@@ -16,6 +16,7 @@ from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
 from gateway.config import MASKED_FROM, VERSION, Config, Upstream, parse_address, parse_redis_url
+from gateway.core.access import said_of
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
@@ -612,6 +613,8 @@ class ToolListing:
 
     tools: tuple[ToolLine, ...]
     problems: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...] = ()
+    """What the rules of `access` keep from the caller who was named, and what they say of it."""
 
 
 def alone(config: Config) -> Config:
@@ -619,12 +622,15 @@ def alone(config: Config) -> Config:
     return config.model_copy(update={"cache": config.cache.model_copy(update={"redis": None})})
 
 
-async def list_tools(config: Config, endpoint: str) -> ToolListing:
-    """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere."""
+async def list_tools(config: Config, endpoint: str, principal: Principal | None = None) -> ToolListing:
+    """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere.
+
+    Without a principal the rules of `access` are set aside: it is what there is to be seen.
+    """
     runtime = build(alone(config))
     await runtime.start(follow=False)
     try:
-        seen, missing = await runtime.pipelines[endpoint].tools()
+        seen, missing, kept = await runtime.pipelines[endpoint].tools(principal)
     except (McpError, UpstreamUnavailable) as error:
         states = ((name, runtime.pool.status(UpstreamName(name))) for name in config.upstreams)
         down = [f"upstream {name}: {at.last_error.value}" for name, at in states if at.last_error is not None]
@@ -632,7 +638,8 @@ async def list_tools(config: Config, endpoint: str) -> ToolListing:
     finally:
         await runtime.close()
     tools = (ToolLine(name, tool.upstream, tool.original, _description(tool)) for name, tool in seen.items())
-    return ToolListing(tuple(tools), tuple(missing))
+    why = ((name, said_of(verdict)) for name, verdict in kept.items())
+    return ToolListing(tuple(tools), tuple(missing), tuple(why))
 
 
 def _description(tool: Target) -> str:

@@ -14,6 +14,7 @@ from typing import assert_never
 import msgspec
 
 from gateway.cache.responses import Cached
+from gateway.core.access import Kind
 from gateway.core.capabilities import declares, needed, relayable, remembering
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.dialogue import Dialogue, Refused, Turn, unknown_state
@@ -35,7 +36,7 @@ from gateway.core.results import (
 from gateway.core.reuse import origin, reuse
 from gateway.core.router import Namespace, uri_problem
 from gateway.core.shapes import InvalidResult
-from gateway.core.tasks import Held, Tasks
+from gateway.core.tasks import Held, Tasks, unknown_task
 from gateway.protocol.call import (
     Answer,
     Call,
@@ -111,7 +112,7 @@ class Courier:
         if not (is_null(arguments) or is_object(arguments)):
             raise McpError(INVALID_PARAMS, "arguments must be an object")
         turn = self._dialogue.resume(call, caller.principal)
-        self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row, caller)
         list_method = _LISTED_BY[call.method]
         target = await self._directory.find(list_method, name, caller)
         _check_headers(call, target)
@@ -147,7 +148,7 @@ class Courier:
         except McpError as error:
             await self._doubt(call, upstream, error)
             raise self._outward(error, upstream, call) from None
-        dressed = await self._dressed(call, caller, upstream, cached)
+        dressed = await self._dressed(call, caller, upstream, cached, original)
         # Neither ttlMs nor scope is said of a call's result, in headers no more than in the body (C-02).
         now = self._clock()
         whence = origin(cached.source, cached.reason)
@@ -161,11 +162,12 @@ class Courier:
         if problem is not None:
             raise McpError(INVALID_PARAMS, f"uri: {problem}")
         turn = self._dialogue.resume(call, caller.principal)
-        self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row, caller)
         found = await self._owner(turn, uri, caller)
         if found is None:
             raise _no_resource(uri)
         upstream, original = found
+        self._check(upstream, "resource", original, caller, hidden=_no_resource(uri))
         if turn.goes_on:
             answer = await self._asked(turn.call, caller.principal, emit, upstream, original)
             return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
@@ -186,6 +188,17 @@ class Courier:
             raise unknown_state()  # the upstream's prefix has changed since
         return turn.upstream, original
 
+    def _check(
+        self, upstream: UpstreamName, kind: Kind, name: str, caller: Caller, *, hidden: McpError
+    ) -> None:
+        """Raise Forbidden, or what says that there is no such thing, unless the rules allow it (Z-08)."""
+        verdict = self._directory.judge(upstream, kind, name, caller)
+        if verdict is None:
+            return
+        if verdict.hidden:
+            raise hidden
+        verdict.check()
+
     async def _cached_read(
         self, call: Call, caller: Caller, emit: Emit, upstream: UpstreamName, original: str
     ) -> Answer:
@@ -195,26 +208,36 @@ class Courier:
             cached = await self._catalogue.read(upstream, original, caller, request, relay)
         except McpError as error:
             raise self._outward(error, upstream, call) from None
-        dressed = await self._dressed(call, caller, upstream, cached, original)
+        dressed = await self._dressed(call, caller, upstream, cached, original, uri=original)
         entry, now = cached.entry, self._clock()
+        # Where there are rules, nobody on the way may take it for everybody's (C-21, C-22).
+        scope = entry.scope if caller.sight is None else "private"
         return Answer(
-            dressed.segments(entry.remaining_ms(now), entry.scope),
+            dressed.segments(entry.remaining_ms(now), scope),
             reuse(
                 origin(cached.source, cached.reason),
                 received=entry.received,
                 expires=entry.received + entry.ttl,
-                scope=entry.scope,
+                scope=scope,
                 now=now,
             ),
         )
 
     async def _dressed(
-        self, call: Call, caller: Caller, upstream: UpstreamName, cached: Cached, uri: str | None = None
+        self,
+        call: Call,
+        caller: Caller,
+        upstream: UpstreamName,
+        cached: Cached,
+        original: str,
+        *,
+        uri: str | None = None,
     ) -> Dressed:
         """Return a kept result as this endpoint's clients are given it, made once per entry."""
         if cached.reason == "incomplete":  # a question, if anything: of this caller alone (C-03)
             result = cached.entry.result
-            return self._normalised(call, caller.principal, upstream, result, caller.principal.who)
+            mine = caller.principal.who
+            return self._normalised(call, caller.principal, upstream, result, mine, original)
         key = f"{call.method} {self._federation.endpoint}"
         dressed = cached.entry.derived.get(key)
         if not isinstance(dressed, Dressed):
@@ -232,14 +255,16 @@ class Courier:
     async def complete(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
         """Return the completions its upstream offers for a prompt's or template's argument."""
         kind, wanted = completion_target(call.params)
-        self._directory.check_offered(call.method, row)
+        self._directory.check_offered(call.method, row, caller)
         if kind == "ref/prompt":
             target = await self._directory.find("prompts/list", wanted, caller)
-            owner: tuple[UpstreamName, str] | None = (target.upstream, target.original)
+            owner = target.upstream, target.original
         else:
-            owner = await self._directory.template_owner(wanted, caller)
-        if owner is None:
-            raise _no_resource(wanted)
+            found = await self._directory.template_owner(wanted, caller)
+            if found is None:
+                raise _no_resource(wanted)
+            self._check(found[0], "resource", found[1], caller, hidden=_no_resource(wanted))
+            owner = found
         if not self._directory.may_offer(owner[0], row):
             nothing: Members = {"completion": b'{"values":[]}'}
             return Answer(made(call.method, nothing, server_info=self._server_info).segments())  # F-34
@@ -248,12 +273,13 @@ class Courier:
     async def task(self, call: Call, row: Method, caller: Caller, emit: Emit) -> Answer:
         """Return what the upstream that works on a task answers about it (T-09)."""
         principal = caller.principal
-        self._directory.check_extended(call.method, row)
+        self._directory.check_extended(call.method, row, caller)
         if row.extension is not None and not declares(row.extension, call.meta.capabilities):
             raise missing_capability(needed(row.extension))
         if call.method == "tasks/update" and not is_object(call.params.get("inputResponses")):
             raise McpError(INVALID_PARAMS, "inputResponses must be an object")
         held = self._tasks.find(_string(call, "taskId"), principal)
+        self._check(held.upstream, "tool", held.tool, caller, hidden=unknown_task())
         request = self._request(call, principal, held.upstream, held.original, self._declared(call))
         # Neither progress nor log messages are told of tasks (T-13).
         quiet = msgspec.structs.replace(request, log_level=None, wants_progress=False)
@@ -297,9 +323,10 @@ class Courier:
 
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""
-        upstream = self._federation.carrier(call.method)
+        upstream = self._federation.carrier(call.method, caller.sight)
         if upstream is None:
             raise not_served(call.method)
+        self._check(upstream, "method", call.method, caller, hidden=not_served(call.method))
         principal = caller.principal
         request = self._request(call, principal, upstream, "", self._declared(call))
         result = await self._reply(
@@ -320,7 +347,7 @@ class Courier:
         declared = self._declared(call)
         request = self._request(call, principal, upstream, original, declared, target)
         result = await self._reply(call, emit, upstream, request)
-        return Answer(self._normalised(call, principal, upstream, result, principal.who).segments())
+        return Answer(self._normalised(call, principal, upstream, result, principal.who, original).segments())
 
     async def _reply(self, call: Call, emit: Emit, upstream: UpstreamName, request: Request) -> Json:
         try:
@@ -370,8 +397,12 @@ class Courier:
         upstream: UpstreamName,
         result: Json,
         partition: Partition | None,
+        original: str = "",
     ) -> Dressed:
-        """Return what this caller is given; `partition` are those who may be shown the URIs in it (F-11)."""
+        """Return what this caller is given; `partition` are those who may be shown the URIs in it (F-11).
+
+        `original` is what was called: whoever may not call it any more may not ask about its task, either.
+        """
         shown, server_info = self._shown(upstream, partition), self._server_info
         with self._judging(call, upstream):
             outcome = normalise(call.method, result, namespace=shown, server_info=server_info)
@@ -388,7 +419,7 @@ class Courier:
                         raise
                 case Promising():
                     return self._tasks.promise(
-                        call, principal, outcome, namespace=shown, server_info=server_info
+                        call, principal, outcome, namespace=shown, server_info=server_info, tool=original
                     )
                 case Foreign():
                     if not self._directory.shares_extension(upstream, call.meta.capabilities):

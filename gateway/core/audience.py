@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from gateway.cache.policy import ancestors
+from gateway.core import access
 from gateway.core.router import Namespace
 from gateway.core.subscription import Key, Subscription
 from gateway.protocol.call import Notice, Partition, UpstreamName
@@ -205,13 +207,15 @@ class Audience:
         last change yet.
         """
         key, news = _LISTS[kind]
+        upstream = at.upstream if isinstance(at, Followed) else at
         new = known = 0
         for streams in self._listeners(at, kind):
             told = 0
-            for stream in streams:
+            hearing = _reached(streams, upstream, kind)
+            for stream in hearing:
                 told += stream.tell(key, news)
             new += told
-            known += len(streams) - told
+            known += len(hearing) - told
         return new, known
 
     def listens(self, at: Followed, kind: Kind) -> bool:
@@ -227,7 +231,7 @@ class Audience:
             stream
             for endpoint in self._endpoints_of[upstream]
             for known in (self._callers, self._people)
-            for stream in known.get((endpoint, partition), ())
+            for stream in _reached(known.get((endpoint, partition), ()), upstream, kind)
             if getattr(stream.wanted, kind)
         ]
         new = sum(stream.tell(key, news) for stream in streams)
@@ -295,6 +299,7 @@ class Audience:
             for streams in self._hearing(at)
             for stream in streams
             if any(name.startswith(f"{id}/") for id in stream.extensions)
+            and (stream.sight is None or stream.sight.reaches(at.upstream))
         ]
         if not hearing:
             return 0, 0
@@ -353,21 +358,26 @@ class Audience:
         above = [named for named in ancestors(uri) if named in uris]
         if not self._exact:
             for named in above:
-                yield from self._tell_named(at, named)
+                yield from self._tell_named(at, named, about=uri)
             return
         for named in above:
             for stream, exposed in uris[named].items():
-                if stream not in exactly:
+                if stream not in exactly and _may_read(stream, at.upstream, uri):
                     yield self._tell_unnamed(at.upstream, uri, stream, instead=exposed)
         if not above and not exactly and not asked:
             # Nobody asked its upstream for it, or for what it belongs to: it may spell in its own way what
             # somebody did ask for.
             for stream in {stream: None for streams in uris.values() for stream in streams}:
+                if not _may_read(stream, at.upstream, uri):
+                    continue
                 yield self._tell_unnamed(at.upstream, uri, stream, instead=None)
 
-    def _tell_named(self, at: Followed, uri: str) -> Iterator[bool]:
+    def _tell_named(self, at: Followed, uri: str, about: str | None = None) -> Iterator[bool]:
+        """Tell those who named this, `about` what belongs to it if that is what was updated."""
         key, news = _update(uri)
         for stream, exposed in self._uris[at].get(uri, {}).items():
+            if about is not None and not _may_read(stream, at.upstream, about):
+                continue
             if key[1] != exposed:  # nearly all spell it alike
                 key, news = _update(exposed)
             yield stream.tell(key, news)
@@ -383,6 +393,24 @@ class Audience:
         if exposed == uri:
             self._show(stream.endpoint, stream.who, uri, upstream)
         return told
+
+
+_HEARD: Mapping[Kind, access.Kind] = {"tools": "tool", "prompts": "prompt", "resources": "resource"}
+
+
+def _reached(
+    streams: Collection[Subscription], upstream: UpstreamName, kind: Kind
+) -> Collection[Subscription]:
+    """Return the streams whose clients may know that an upstream has such things."""
+    if not any(stream.sight for stream in islice(streams, 1)):  # rules count for all of an endpoint, or none
+        return streams
+    sights = {stream.sight for stream in streams}
+    heard = {one for one in sights if one is None or one.reaches(upstream, _HEARD[kind])}
+    return [stream for stream in streams if stream.sight in heard]
+
+
+def _may_read(stream: Subscription, upstream: UpstreamName, uri: str) -> bool:
+    return stream.sight is None or stream.sight.judge(upstream, "resource", uri).allowed
 
 
 def _update(uri: str) -> tuple[Key, Circular]:

@@ -20,6 +20,7 @@ from gateway.cache.explain import Found
 from gateway.cache.policy import Entry, Lookup, Rules, call_target, rules_for_call
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
+from gateway.core.access import Sight
 from gateway.core.audience import Followed
 from gateway.core.capabilities import Profile, digest_of
 from gateway.core.discover import offers
@@ -67,6 +68,8 @@ class Caller(Struct, frozen=True):
 
     principal: Principal
     profile: Profile
+    sight: Sight | None = None
+    """What the rules let the principal see, None without rules; an upstream's lists do not vary by it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ from cachetools import LRUCache
 from msgspec import Struct
 
 from gateway.config import Config
+from gateway.core.access import CONCERNED, LISTED, Kind, Sight, Verdict
 from gateway.core.capabilities import RELAYED_EXTENSIONS, declares
 from gateway.core.catalogue import NOTHING, Caller, Catalogue, Listing
 from gateway.core.discover import extends
@@ -73,16 +74,43 @@ class Directory:
         self._same_for_all = not any(config.upstreams[name].auth.personal for name in federation.namespaces)
         self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
 
+    # Who may do what
+
+    def reached(self, caller: Caller, *kinds: Kind) -> Collection[UpstreamName]:
+        """Return the upstreams of which the caller may know something of these kinds, or anything."""
+        names, sight = self._federation.namespaces, caller.sight
+        return names if sight is None else [name for name in names if sight.reaches(name, *kinds)]
+
+    def shown(self, caller: Caller, row: Method) -> Collection[UpstreamName]:
+        """Return the upstreams that a caller may know to serve a method."""
+        return self.reached(caller, *CONCERNED.get(row.capability or row.extension or "", ()))
+
+    def judge(self, upstream: UpstreamName, kind: Kind, name: str, caller: Caller) -> Verdict | None:
+        """Return what the rules say of this caller's use of a thing, None without rules.
+
+        Of a tool, what it says of itself is known from the list it was last in.
+        """
+        if caller.sight is None:
+            return None
+        annotations: Json | None = None
+        if kind == "tool":
+            listing = self._catalogue.known(upstream, "tools/list", caller) or NOTHING
+            item = listing.by_key.get(name)
+            annotations = None if item is None else item.members.get("annotations")
+        return caller.sight.judge(upstream, kind, name, annotations)
+
     # Who offers what
 
-    def check_offered(self, method: str, row: Method) -> None:
+    def check_offered(self, method: str, row: Method, caller: Caller) -> None:
         """Raise when no upstream offers what the method needs (S-28).
 
         An upstream that has not said yet may: it is waited for by whoever needs it, and by nobody else (B01).
         """
         if row.capability is None:
             return
-        names = self._federation.namespaces
+        names = self.shown(caller, row)
+        if not names:
+            raise not_served(method)
         for name in names:
             if self.may_offer(name, row) and self._may_say(name):
                 return
@@ -90,11 +118,11 @@ class Directory:
             raise not_served(method)
         raise McpError(INTERNAL_ERROR, "no upstream is available")
 
-    def check_extended(self, method: str, row: Method) -> None:
+    def check_extended(self, method: str, row: Method, caller: Caller) -> None:
         """Raise when no upstream has the extension the method belongs to, or it is not let through (K-01)."""
         if row.extension is None:
             return
-        names = self._federation.namespaces
+        names = self.shown(caller, row)
         if row.extension not in self._config.extensions or not any(
             self._extends(name, row.extension) is not False for name in names
         ):
@@ -163,13 +191,20 @@ class Directory:
     async def find(self, method: str, exposed: str, caller: Caller) -> Target:
         """Return whose name this is, from what was last listed; lists that may hold it are read if need be.
 
-        Raises McpError for a name nobody has, the upstream's failure when its owner cannot be asked.
+        Raises McpError for a name nobody has, and alike for one that is hidden from this caller, Forbidden
+        for one that he may not use, the upstream's failure when its owner cannot be asked.
         """
         target = self._resolve(method, exposed, caller)
-        if target is not None:
-            return target
+        if target is None:
+            target = await self._looked_for(method, exposed, caller)
+        if caller.sight is not None:
+            _judged(method, target, caller.sight).check()
+        return target
+
+    async def _looked_for(self, method: str, exposed: str, caller: Caller) -> Target:
+        shown = self.shown(caller, METHODS[method])
         for candidates in self._candidates(exposed):
-            asked = [name for name in candidates if self.may_offer(name, METHODS[method])]
+            asked = [name for name in candidates if name in shown and self.may_offer(name, METHODS[method])]
             _, failures = await self.ask_all(asked, lambda name: self._catalogue.part(name, method, caller))
             target = self._resolve(method, exposed, caller)
             if target is not None:
@@ -190,13 +225,21 @@ class Directory:
         """
         if method != "tools/list" or not self._config.names.bare_name_fallback:
             return None
-        names = [name for name in self._federation.namespaces if self.may_offer(name, METHODS[method])]
+        row = METHODS[method]
+        names = [name for name in self.shown(caller, row) if self.may_offer(name, row)]
         await self.ask_all(names, lambda name: self._catalogue.part(name, method, caller))
         table = self._table(method, caller)
-        offering = [name for name in names if table.names is not None and table.names.exposed(name, original)]
-        if len(offering) != 1 or not self._extends(offering[0], UI):
+        offering = [
+            Target(name, original, table.listings[name].by_key[original])
+            for name in names
+            if table.names is not None and table.names.exposed(name, original)
+        ]
+        if caller.sight is not None:
+            sight = caller.sight
+            offering = [target for target in offering if not _judged(method, target, sight).hidden]
+        if len(offering) != 1 or not self._extends(offering[0].upstream, UI):
             return None
-        return Target(offering[0], original, table.listings[offering[0]].by_key[original])
+        return offering[0]
 
     async def reread(self, method: str, exposed: str, caller: Caller) -> Target:
         """Return the target as its upstream lists it now, whatever the cache holds (U-20)."""
@@ -206,10 +249,17 @@ class Directory:
         return await self.find(method, exposed, caller)
 
     def listed(self, method: str, exposed: str, caller: Caller) -> Target | None:
-        """Return whose name this is by what was last listed; asks nobody."""
-        return self._resolve(method, exposed, caller)
+        """Return whose name this is by what was last listed, hidden from this caller or not; asks nobody."""
+        return self._known_as(method, exposed, caller)
 
     def _resolve(self, method: str, exposed: str, caller: Caller) -> Target | None:
+        target = self._known_as(method, exposed, caller)
+        if target is None or caller.sight is None:
+            return target
+        # What is hidden is looked for like what is unknown: it takes as long to be found nowhere.
+        return None if _judged(method, target, caller.sight).hidden else target
+
+    def _known_as(self, method: str, exposed: str, caller: Caller) -> Target | None:
         table = self._table(method, caller)
         found = None if table.names is None else table.names.resolve(exposed)
         if found is None:
@@ -232,7 +282,8 @@ class Directory:
     def targets(self, method: str, caller: Caller) -> dict[str, Target]:
         """Return every name of what was last listed."""
         names = self._federation.merged(method, self.known(method, caller)).names or ()
-        return {name: target for name in names if (target := self._resolve(method, name, caller)) is not None}
+        found = ((name, self._known_as(method, name, caller)) for name in names)
+        return {name: target for name, target in found if target is not None}
 
     def _candidates(self, exposed: str) -> list[list[UpstreamName]]:
         """Return the upstreams whose names may look like this one, those to be asked first before the others.
@@ -249,35 +300,38 @@ class Directory:
     # URIs
 
     async def owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
-        """Return whose URI this is and how its upstream spells it, None when nobody could own it (F-11)."""
-        await self._read_lists(uri, self._offering(), caller)
+        """Return whose URI this is and how its upstream spells it, None when nobody could own it (F-11).
+
+        What is hidden from the caller is nobody's.
+        """
+        await self._read_lists(uri, self._offering(caller), caller)
         return self.known_owner(uri, caller)
 
     def known_owner(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return the same by what was last listed and shown; asks nobody."""
         table = self._known_uris(caller)
         seen = self._seen.get((caller.principal.who, uri)) or self._seen.get((PUBLIC, uri))
-        return table.resolve(uri, seen=None if seen is None else {uri: seen})
+        return _unless_hidden(table.resolve(uri, seen=None if seen is None else {uri: seen}), caller)
 
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose template, or URI, this is (F-34)."""
-        await self._read_lists(template, self._offering(), caller)
-        return self._known_uris(caller).resolve_template(template)
+        await self._read_lists(template, self._offering(caller), caller)
+        return _unless_hidden(self._known_uris(caller).resolve_template(template), caller)
 
     def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         """Remember whose result showed this caller a URI that carries no prefix (F-11)."""
         self._seen[partition, uri] = upstream
 
-    def _offering(self) -> list[UpstreamName]:
+    def _offering(self, caller: Caller) -> list[UpstreamName]:
         row = METHODS["resources/read"]
-        return [name for name in self._federation.namespaces if self.may_offer(name, row)]
+        return [name for name in self.shown(caller, row) if self.may_offer(name, row)]
 
     def _known_uris(self, caller: Caller) -> UriTable:
         resources, templates = (
-            {name: self._catalogue.known(name, method, caller) or NOTHING for name in self._offering()}
+            {name: self._catalogue.known(name, method, caller) or NOTHING for name in self._offering(caller)}
             for method in _RESOURCE_LISTS
         )
-        return self._federation.uris(resources, templates)
+        return self._federation.uris(resources, templates, caller.sight)
 
     async def _read_lists(self, uri: str, offering: list[UpstreamName], caller: Caller) -> None:
         """Read the lists that were never read, where more than one upstream could own the URI."""
@@ -300,6 +354,17 @@ def not_served(method: str) -> McpError:
     if method in LEGACY_METHODS:
         message = f"Method not found: this server speaks {', '.join(SERVED_VERSIONS)}"
     return McpError.with_data(METHOD_NOT_FOUND, message, method[:128])
+
+
+def _judged(method: str, target: Target, sight: Sight) -> Verdict:
+    annotations = target.item.members.get("annotations")
+    return sight.judge(target.upstream, LISTED[method], target.original, annotations)
+
+
+def _unless_hidden(found: tuple[UpstreamName, str] | None, caller: Caller) -> tuple[UpstreamName, str] | None:
+    if found is None or caller.sight is None:
+        return found
+    return None if caller.sight.hides(found[0], "resource", found[1]) else found
 
 
 async def _outcome(answer: Awaitable[T]) -> T | BaseException:

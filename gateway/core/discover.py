@@ -42,6 +42,8 @@ class Part:
     upstream: str
     name_prefix: str
     result: Json
+    without: frozenset[str] = frozenset()
+    """Capabilities and extensions that the caller may not know of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,27 @@ def merge(
     """
     read = [_read(part.result) for part in parts]
     said = [result.get("capabilities") for result in read]
-    readable = [_object(raw) for raw in said if raw is not None and (is_null(raw) or is_object(raw))]
+    readable = [
+        _kept(_object(raw), part.without)
+        for part, raw in zip(parts, said, strict=True)
+        if raw is not None and (is_null(raw) or is_object(raw))
+    ]
     texts = [_text(result.get("instructions")) for result in read]
     return Merged(
         _capabilities(readable, listens=listens, allowed=extensions),
         _instructions(list(zip(parts, texts, strict=True)), max_instructions),
     )
+
+
+def _kept(capabilities: Mapping[str, msgspec.Raw], without: frozenset[str]) -> Mapping[str, msgspec.Raw]:
+    if not without:
+        return capabilities
+    kept = {key: raw for key, raw in capabilities.items() if key not in without}
+    inner = _object(kept.get("extensions"))
+    if inner.keys() & without:
+        left = {key: raw for key, raw in inner.items() if key not in without}
+        kept["extensions"] = msgspec.Raw(join(left))
+    return kept
 
 
 def offers(capabilities: Mapping[str, Json], capability: str) -> bool:

@@ -4,13 +4,16 @@ It asks no upstream and changes nothing: what is not known stays unknown, and th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from gateway.cache.explain import Found
 from gateway.cache.policy import CALL, READ
 from gateway.cache.responses import ResponseCache
 from gateway.config import Config
 from gateway.core import views
+from gateway.core.access import LISTED, Policy, Verdict, said_of, somebody, where
 from gateway.core.capabilities import is_well_formed, list_profile, relayable
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.directory import Directory, Target
@@ -42,6 +45,10 @@ class Question:
     capabilities: bytes = b"{}"
     arguments: bytes | None = None
     """Those of a call, as JSON; None stands for a call that has none."""
+    caller: str | None = None
+    """Who asks, as `access` names callers; None = whoever the credential proves."""
+    scopes: tuple[str, ...] = ()
+    """What such a caller's token grants."""
 
 
 class Unanswerable(Exception):
@@ -57,9 +64,14 @@ class Share:
     """None for an upstream that is not asked at all."""
     pages: Sequence[Found] = ()
     note: str | None = None
+    verdict: Verdict | None = None
+    """What the rules say of the caller's use of it, where there are rules and it is about one thing."""
 
     def report(self) -> Report:
         said: dict[str, object] = {"upstream": self.upstream}
+        if self.verdict is not None:
+            rule = where(self.verdict.rule)
+            said["access"] = {"allowed": self.verdict.allowed, "rule": rule, "why": said_of(self.verdict)}
         if self.whence is not None:
             said |= _verdict(self.whence)
         if self.note is not None:
@@ -115,6 +127,7 @@ class Explainer:
         catalogue: Catalogue,
         remembered: Views,
         cache: ResponseCache,
+        policy: Policy | None = None,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -124,6 +137,7 @@ class Explainer:
         self._catalogue = catalogue
         self._remembered = remembered
         self._cache = cache
+        self._policy = policy
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -136,17 +150,24 @@ class Explainer:
         """
         row = check(question)
         extensions = frozenset(self._config.extensions)
-        caller = Caller(principal, list_profile(question.capabilities, extensions=extensions))
+        if question.caller is not None:
+            known = somebody(self._config, question.caller, question.scopes)
+            principal = replace(principal, id=known.id, scopes=known.scopes)
+        sight = None if self._policy is None else self._policy.sight(principal)
+        caller = Caller(principal, list_profile(question.capabilities, extensions=extensions), sight)
         view: Whole | None = None
         match row.kind:
             case "discover" | "list":
                 owner = views.owner(principal, single_tenant=self._config.cache.single_tenant)
-                view = self._remembered.get(question.method, caller.profile.digest, owner, self._cache.epoch)
+                epoch = self._cache.epoch
+                view = self._remembered.get(question.method, caller.profile.digest, owner, epoch, sight)
                 shares, problem = await self._joined(question, row, caller)
             case "read":
                 shares, problem = await self._read(question.uri or "", caller)
             case _:
                 shares, problem = await self._called(question, caller)
+        if any(share.verdict is not None and not share.verdict.allowed for share in shares):
+            view = None
         whence = overall(shares, view) if row.cacheable or shares else _METHOD
         said: dict[str, object] = {
             "endpoint": self._federation.endpoint,
@@ -167,10 +188,17 @@ class Explainer:
             target = self._directory.listed(question.method, question.name, caller)
             if target is None:
                 return [], f"nothing that was listed lately is called {question.name[:128]!r}"
-            names = [target.upstream]
+            verdict = self._verdict(question.method, target, caller)
+            share = await self._share(target.upstream, question.method, row, caller)
+            return [replace(share, verdict=verdict)], None
         return [await self._share(name, question.method, row, caller) for name in names], None
 
+    def _verdict(self, list_method: str, target: Target, caller: Caller) -> Verdict | None:
+        return self._directory.judge(target.upstream, LISTED[list_method], target.original, caller)
+
     async def _share(self, name: UpstreamName, method: str, row: Method, caller: Caller) -> Share:
+        if name not in self._directory.shown(caller, row):
+            return Share(name, None, note="the rules of access hide all of it from this caller")
         if not self._directory.may_offer(name, row) or self._catalogue.lacks(name, method, caller):
             return Share(name, None, note=f"it serves no {method}, so it is not asked")
         pages = await self._pages(name, method, caller)
@@ -190,12 +218,16 @@ class Explainer:
         return found
 
     async def _read(self, uri: str, caller: Caller) -> tuple[list[Share], str | None]:
-        owner = self._directory.known_owner(uri, caller)
+        everything = msgspec.structs.replace(caller, sight=None)
+        owner = self._directory.known_owner(uri, caller) or self._directory.known_owner(uri, everything)
         if owner is None:
             return [], "no upstream is known to have this uri; one that was not listed yet may"
         upstream, original = owner
+        verdict = self._directory.judge(upstream, "resource", original, caller)
+        if verdict is not None and not verdict.allowed:
+            return [Share(upstream, None, note=said_of(verdict), verdict=verdict)], None
         found = await self._catalogue.explain(upstream, READ, caller, original)
-        return [Share(upstream, origin(found.outlook, found.reason), [found])], None
+        return [Share(upstream, origin(found.outlook, found.reason), [found], verdict=verdict)], None
 
     async def _called(self, question: Question, caller: Caller) -> tuple[list[Share], str | None]:
         list_method = _LISTED_BY.get(question.method)
@@ -204,9 +236,12 @@ class Explainer:
         target = self._directory.listed(list_method, question.name, caller)
         if target is None:
             return [], f"nothing that was listed lately is called {question.name[:128]!r}"
+        verdict = self._verdict(list_method, target, caller)
+        if verdict is not None and not verdict.allowed:
+            return [Share(target.upstream, None, note=said_of(verdict), verdict=verdict)], None
         if question.method == CALL and self._catalogue.keeps_calls(target.upstream, target.original):
-            return [await self._call(question, caller, target)], None
-        return [Share(target.upstream, _METHOD)], None
+            return [replace(await self._call(question, caller, target), verdict=verdict)], None
+        return [Share(target.upstream, _METHOD, verdict=verdict)], None
 
     async def _call(self, question: Question, caller: Caller, target: Target) -> Share:
         """Return what would become of a call of a tool whose results are kept, with just these arguments."""

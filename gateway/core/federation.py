@@ -10,9 +10,9 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from gateway.config import Config
-from gateway.core.access import matches
+from gateway.core.access import LISTED, Sight, matches
 from gateway.core.catalogue import NOTHING, Listing
-from gateway.core.lists import expose_items, join_parts
+from gateway.core.lists import Item, exposed_items, join_parts
 from gateway.core.router import Namespace, NameTable, Shelf, UriTable
 from gateway.protocol.call import UpstreamName
 from gateway.protocol.methods import is_foreign
@@ -21,7 +21,8 @@ Made = TypeVar("Made")
 
 _NAMED = frozenset({"tools/list", "prompts/list"})
 _REMEMBERED = 128
-_SELECTIONS = 8
+_SELECTIONS = 64
+"""Ways in which one list is shown: by which upstreams are there, and by what callers may see."""
 
 
 class Merged:
@@ -32,21 +33,34 @@ class Merged:
     ) -> None:
         self._method = method
         self._parts = parts
-        self._exposed: dict[frozenset[UpstreamName], tuple[bytes, ...]] = {}
+        self._exposed: dict[UpstreamName, tuple[tuple[Item, str, bytes], ...]] = {}
+        self._selected: dict[tuple[frozenset[UpstreamName], Sight | None], tuple[bytes, ...]] = {}
         self.names = names
 
-    def items_of(self, shown: Set[UpstreamName]) -> tuple[bytes, ...]:
+    def items_of(self, shown: Set[UpstreamName], sight: Sight | None = None) -> tuple[bytes, ...]:
         """Return the visible items of these upstreams under their exposed names, in configuration order."""
-        key = frozenset(shown)
-        if key not in self._exposed:
-            if len(self._exposed) >= _SELECTIONS:
-                self._exposed.clear()
-            self._exposed[key] = join_parts(
-                expose_items(self._method, listing.items, namespace=namespace, names=self.names)
+        key = (frozenset(shown), sight)
+        if key not in self._selected:
+            if len(self._selected) >= _SELECTIONS:
+                self._selected.clear()
+            self._selected[key] = join_parts(
+                self._seen(namespace, listing, sight)
                 for namespace, listing in self._parts
                 if namespace.upstream in shown
             )
-        return self._exposed[key]
+        return self._selected[key]
+
+    def _seen(self, namespace: Namespace, listing: Listing, sight: Sight | None) -> dict[str, bytes]:
+        upstream = namespace.upstream
+        if upstream not in self._exposed:
+            made = exposed_items(self._method, listing.items, namespace=namespace, names=self.names)
+            self._exposed[upstream] = tuple(made)
+        kind = LISTED[self._method]
+        return {
+            key: text
+            for item, key, text in self._exposed[upstream]
+            if sight is None or sight.lists(upstream, kind, item.key, item.members.get("annotations"))
+        }
 
 
 def namespaces(config: Config, names: Iterable[str] | None = None) -> Mapping[UpstreamName, Namespace]:
@@ -84,17 +98,19 @@ class Federation:
         space = self.namespaces[name]
         return space.prefix + space.separator if space.prefix else ""
 
-    def carrier(self, method: str) -> UpstreamName | None:
+    def carrier(self, method: str, sight: Sight | None = None) -> UpstreamName | None:
         """Return which upstream serves a method that is not known here (K-08), None when none does.
 
-        It is the first that the operator says it of, or the only one there is.
+        It is the first that the operator says it of, or the only one there is, of those from which it is not
+        hidden.
         """
         if not is_foreign(method):
             return None
         for name, patterns in self._methods.items():
-            if matches(method, patterns):
+            if matches(method, patterns) and not (sight and sight.hides(name, "method", method)):
                 return name
-        return next(iter(self.namespaces)) if len(self.namespaces) == 1 else None
+        only = next(iter(self.namespaces)) if len(self.namespaces) == 1 else None
+        return None if only is None or (sight and sight.hides(only, "method", method)) else only
 
     def merged(self, method: str, listings: Mapping[UpstreamName, Listing]) -> Merged:
         """Return the lists of one method as one."""
@@ -102,15 +118,23 @@ class Federation:
         return self._once((method,), [listing for _, listing in parts], lambda: self._merge(method, parts))
 
     def uris(
-        self, resources: Mapping[UpstreamName, Listing], templates: Mapping[UpstreamName, Listing]
+        self,
+        resources: Mapping[UpstreamName, Listing],
+        templates: Mapping[UpstreamName, Listing],
+        sight: Sight | None = None,
     ) -> UriTable:
-        """Return where URIs lead, given what the upstreams that have resources list."""
+        """Return where URIs lead, given what the upstreams that have resources list.
+
+        What is hidden from a caller is another upstream's to offer, as if it were not there.
+        """
         shelves = [
             (self.namespaces[name], listing, templates.get(name, NOTHING))
             for name, listing in resources.items()
         ]
         used = [listing for _, *both in shelves for listing in both]
-        key = ("uris", *resources)
+        key = ("uris", sight, *resources)
+        if sight is not None:
+            return self._once(key, used, lambda: _sighted(shelves, sight))
         return self._once(
             key,
             used,
@@ -138,3 +162,21 @@ class Federation:
         if remembered is None:
             remembered = self._made[whole] = (tuple(used), make())
         return remembered[1]  # type: ignore[return-value]  # the key names what `make` returns
+
+
+def _sighted(shelves: Iterable[tuple[Namespace, Listing, Listing]], sight: Sight) -> UriTable:
+    """Return the table of what a caller may know of, what is in his lists before the rest."""
+
+    def shelf(space: Namespace, listed: Listing, templated: Listing) -> Shelf:
+        upstream = space.upstream
+        verdicts = {uri: sight.judge(upstream, "resource", uri) for uri in listed.by_key}
+        return Shelf(
+            space,
+            [uri for uri, verdict in verdicts.items() if verdict.listed],
+            tuple(each for each in templated.by_key if not sight.hides(upstream, "resource", each)),
+            [uri for uri, verdict in verdicts.items() if not (verdict.listed or verdict.hidden)],
+        )
+
+    return UriTable(
+        (shelf(*each) for each in shelves), may=lambda name, uri: not sight.hides(name, "resource", uri)
+    )

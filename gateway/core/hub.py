@@ -16,6 +16,7 @@ from typing import assert_never
 
 from gateway.cache.policy import ancestors
 from gateway.config import Config
+from gateway.core.access import Sight
 from gateway.core.audience import (
     KIND_OF,
     KINDS,
@@ -196,6 +197,7 @@ class Hub:
         *,
         deadline: float,
         extensions: frozenset[str] = frozenset(),
+        sight: Sight | None = None,
     ) -> Subscription:
         """Return a stream that hears of what its `wanted` says, no more and no less (L-07); `leave` follows.
 
@@ -204,7 +206,14 @@ class Hub:
         """
         room = self._settings.pending
         stream = Subscription(
-            id, endpoint, principal.partition, wanted, extensions, room=room, who=principal.who
+            id,
+            endpoint,
+            principal.partition,
+            wanted,
+            extensions,
+            room=room,
+            who=principal.who,
+            sight=sight,
         )
         self._audience.add(stream, places, tasks)
         self._metrics.subscriptions(len(self._audience))
@@ -272,9 +281,9 @@ class Hub:
     ) -> list[tuple[Follower, Wanted]]:
         """Have the upstreams followed that this stream needs to hear of."""
         needs: dict[Followed, Wanted] = {}
-        lists = stream.wanted.lists
+        lists, sight = stream.wanted.lists, stream.sight
         for name in self._served[stream.endpoint]:
-            if name in self._forwarding and lists:
+            if name in self._forwarding and lists and (sight is None or sight.reaches(name)):
                 needs[Followed(name, principal.partition)] = lists
         for one in named:
             tasks = frozenset({one.id} if isinstance(one, Tracked) else ())

@@ -5,7 +5,7 @@ App points to, and known optionals that are null; every other member keeps its b
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -117,11 +117,18 @@ def expose_item(
 def expose_items(
     method: str, part: Iterable[Item], *, namespace: Namespace, names: NameTable | None = None
 ) -> dict[str, bytes]:
-    """Return one upstream's items as clients see them, by exposed key; what `names` hides is left out.
+    """Return one upstream's items as clients see them, by exposed key; what `names` hides is left out."""
+    made = exposed_items(method, part, namespace=namespace, names=names)
+    return {key: text for _, key, text in made}
+
+
+def exposed_items(
+    method: str, part: Iterable[Item], *, namespace: Namespace, names: NameTable | None = None
+) -> Iterator[tuple[Item, str, bytes]]:
+    """Yield one upstream's items with their exposed keys, as clients see them.
 
     Tools and prompts are named by the table; resources and templates by their URI alone.
     """
-    exposed: dict[str, bytes] = {}
     for item in part:
         if names is None:
             key: str | None = namespace.expose_uri(item.key)
@@ -130,8 +137,7 @@ def expose_items(
             key = names.exposed(namespace.upstream, item.key)
             describe = names.description(namespace.upstream, item.key)
         if key is not None:
-            exposed[key] = expose_item(method, item, key, describe=describe, namespace=namespace)
-    return exposed
+            yield item, key, expose_item(method, item, key, describe=describe, namespace=namespace)
 
 
 def join_parts(parts: Iterable[Mapping[str, bytes]]) -> tuple[bytes, ...]:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
+import msgspec
 from cachetools import TTLCache
 
 from gateway.cache.responses import Cached, ResponseCache
 from gateway.config import Config
 from gateway.core import discover
+from gateway.core.access import CONCERNED, Kind, Sight, Verdict, policy_of
 from gateway.core.addressed import Courier
 from gateway.core.audience import KINDS, Place, Tracked
 from gateway.core.capabilities import declares, list_profile, needed, relayed_extensions, remembering
@@ -99,6 +101,7 @@ class Pipeline:
         self._hub = hub
         shared = config.cache
         self._redis_budget = None if shared.redis is None else max(shared.redis_budget, shared.redis_timeout)
+        self._policy = policy_of(config, federation.endpoint)
         self._directory = Directory(federation, config, pool, catalogue)
         self._seal = seal
         self._metrics = metrics
@@ -122,10 +125,10 @@ class Pipeline:
         hub.join(federation.endpoint, self._directory.show)
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
         self.explainer = Explainer(
-            federation, config, self._directory, catalogue, self._views, cache, clock=clock
+            federation, config, self._directory, catalogue, self._views, cache, self._policy, clock=clock
         )
         self._profile = remembering(partial(list_profile, extensions=extensions))
-        self._snapshots: TTLCache[tuple[Partition | None, bytes], _Snapshot] = TTLCache(
+        self._snapshots: TTLCache[tuple[Sight | None, Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
 
@@ -136,7 +139,8 @@ class Pipeline:
         """Return the answer to any request but a listen.
 
         Raises McpError for what the client should be told, UpstreamUnavailable for an upstream that did not
-        answer, and Challenge for one that refused the caller's own credential.
+        answer, Challenge for one that refused the caller's own credential, and Forbidden for what the rules
+        do not let this caller do.
         """
         if self._redis_budget is None:
             return await self._handled(call, principal, emit)
@@ -165,9 +169,10 @@ class Pipeline:
             case kind:
                 assert_never(kind)
 
-    def passes(self, method: str) -> bool:
-        """Whether an upstream may serve a method that is not known here (K-08)."""
-        return self._federation.carrier(method) is not None
+    def passes(self, method: str, principal: Principal | None = None) -> bool:
+        """Whether an upstream may serve a method that is not known here (K-08), to this caller."""
+        sight = None if self._policy is None or principal is None else self._policy.sight(principal)
+        return self._federation.carrier(method, sight) is not None
 
     async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
@@ -176,15 +181,17 @@ class Pipeline:
         would end clients that open a listen while they connect (L-03, L-04, L-07, L-08).
         """
         wanted = _wanted(call, self._config.subscriptions.uri_bytes)
+        caller = self._caller(call, principal)
         deadline = asyncio.get_running_loop().time() + self._config.subscriptions.acknowledge
         stream = await self._hub.subscribe(
             call.id,
             self._federation.endpoint,
             principal,
-            self._advertised(wanted),
-            await self._places(wanted.uris, self._caller(call, principal), deadline),
-            self._tracked(wanted.tasks, call, principal),
+            self._advertised(wanted, caller),
+            await self._places(wanted.uris, caller, deadline),
+            self._tracked(wanted.tasks, call, caller),
             deadline=deadline,
+            sight=caller.sight,
             extensions=relayed_extensions(
                 call.meta.capabilities, extensions=frozenset(self._config.extensions)
             ),
@@ -223,28 +230,30 @@ class Pipeline:
 
         What becomes of each is known only from its stream; this is for clients that ask for one at a time.
         """
-        caller = Caller(principal, self._profile(capabilities))
+        caller = self._as(principal, capabilities)
         odd = uri_problem(uri) is not None or _REPLACED in uri
         found = None if odd else await self._directory.owner(uri, caller)
         if found is None or not found[1]:
             raise McpError.with_data(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        verdict = self._directory.judge(found[0], "resource", found[1], caller)
+        if verdict is not None:
+            verdict.check()
         discovered = self._pool.discovered(found[0])
         if discovered is not None and not discover.subscribes(discovered.capabilities):
             raise McpError(INVALID_PARAMS, f"upstream {found[0]} does not tell of updates")
 
-    def _advertised(self, wanted: Wanted) -> Wanted:
+    def _advertised(self, wanted: Wanted, caller: Caller) -> Wanted:
         """Return the lists of these that some upstream has, or may turn out to have (F-23, L-07)."""
+        rows = [METHODS[f"{kind}/list"] for kind in KINDS]
         tools, prompts, resources = (
-            any(
-                self._directory.may_offer(name, METHODS[f"{kind}/list"])
-                for name in self._federation.namespaces
-            )
-            for kind in KINDS
+            any(self._directory.may_offer(name, row) for name in self._directory.shown(caller, row))
+            for row in rows
         )
         return wanted & Wanted(tools, prompts, resources)
 
-    def _tracked(self, ids: frozenset[str], call: Call, principal: Principal) -> dict[str, Tracked]:
+    def _tracked(self, ids: frozenset[str], call: Call, caller: Caller) -> dict[str, Tracked]:
         """Return where these tasks are, and how this caller is told of them; those of others are left out."""
+        principal = caller.principal
         few = sorted(ids)[: self._config.subscriptions.uris_per_stream]
         return {
             exposed: Tracked(
@@ -253,13 +262,19 @@ class Pipeline:
                 partial(self._courier.told, call, principal, exposed, held),
             )
             for exposed, held in self._tasks.places(few, principal).items()
+            if self._allows(held.upstream, "tool", held.tool, caller)
         }
+
+    def _allows(self, upstream: UpstreamName, kind: Kind, name: str, caller: Caller) -> bool:
+        verdict = self._directory.judge(upstream, kind, name, caller)
+        return verdict is None or verdict.allowed
 
     async def _places(self, uris: frozenset[str], caller: Caller, deadline: float) -> dict[str, Place]:
         """Return where these resources lead; what nobody could own is left out.
 
-        So is a second spelling of one resource, of which the client is told under the first, and what holds
-        the mark of a character that was none: that is not what the client wrote.
+        So is what this caller may not read, a second spelling of one resource, of which the client is told
+        under the first, and what holds the mark of a character that was none: that is not what the client
+        wrote.
         """
         places: dict[str, Place] = {}
         taken: set[Place] = set()
@@ -271,7 +286,7 @@ class Pipeline:
                     found = await self._directory.owner(uri, caller)
             except TimeoutError:
                 found = self._directory.known_owner(uri, caller)
-            if found is None or not found[1]:
+            if found is None or not found[1] or not self._allows(found[0], "resource", found[1], caller):
                 continue
             place = Place(self._catalogue.followed(found[0], caller.principal), found[1])
             if place not in taken:
@@ -279,12 +294,20 @@ class Pipeline:
                 places[uri] = place
         return places
 
-    async def tools(self) -> tuple[dict[str, Target], list[str]]:
-        """Return the tools a caller without a credential is shown, as in its list, and what was missing."""
+    async def tools(
+        self, principal: Principal | None = None
+    ) -> tuple[dict[str, Target], list[str], dict[str, Verdict]]:
+        """Return the tools a caller is shown, as in its list, what was missing, and what rules kept from it.
+
+        Without a principal it is somebody for whom all rules are set aside. All upstreams are asked as they
+        are for callers without a credential.
+        """
         row = METHODS["tools/list"]
         caller = Caller(Principal(), list_profile(b"{}"))
-        self._directory.check_offered("tools/list", row)
+        self._directory.check_offered("tools/list", row, caller)
         parts, failures = await self._gather("tools/list", row, caller)
+        if principal is not None and self._policy is not None:
+            caller = msgspec.structs.replace(caller, sight=self._policy.sight(principal))
         listed = map(split, self._view("tools/list", caller, parts, failures).items)
         shown = {text_of(members["name"]) or "": members for members in listed}
         targets = self._directory.targets("tools/list", caller)
@@ -299,7 +322,12 @@ class Pipeline:
             for part in parts
             for item, reason in part.listing.excluded
         ]
-        return tools, problems
+        verdicts = {
+            name: self._directory.judge(target.upstream, "tool", target.original, caller)
+            for name, target in targets.items()
+        }
+        kept = {name: verdict for name, verdict in verdicts.items() if verdict and not verdict.allowed}
+        return tools, problems, kept
 
     # What all upstreams say together
 
@@ -309,16 +337,16 @@ class Pipeline:
         if remembered is not None:
             return remembered
         epoch = self._cache.epoch
-        names = list(self._federation.namespaces)
+        names = list(self._directory.reached(caller))
         answers, failures = await self._directory.ask_all(
             names, lambda name: self._catalogue.discover(name, caller)
         )
         parts = [
-            discover.Part(name, self._federation.name_prefix(name), result)
+            discover.Part(name, self._federation.name_prefix(name), result, _unknown_to(caller, name))
             for name in names
             if (result := self._said(name, answers.get(name))) is not None
         ]
-        if not parts:
+        if not parts and names:
             raise _all_failed(call.method, failures)
         merged = discover.merge(
             parts,
@@ -350,10 +378,10 @@ class Pipeline:
             remembered = self._remembered(call.method, caller)
             if remembered is not None:
                 return remembered
-        self._directory.check_offered(call.method, row)
-        snapshot = None if cursor is None else self._snapshot(cursor.digest, principal)
+        self._directory.check_offered(call.method, row, caller)
+        snapshot = None if cursor is None else self._snapshot(cursor.digest, caller)
         if cursor is not None and snapshot is not None:
-            return self._page(call, row, snapshot, principal, cursor.offset, FRESH)
+            return self._page(call, row, snapshot, caller, cursor.offset, FRESH)
         epoch = self._cache.epoch
         parts, failures = await self._gather(call.method, row, caller)
         view = self._view(call.method, caller, parts, failures)
@@ -364,7 +392,7 @@ class Pipeline:
         if cursor is not None or len(view.items) > self._config.limits.page_size:
             offset = 0 if cursor is None else cursor.offset
             snapshot = _Snapshot(view, received, failures)
-            return self._page(call, row, snapshot, principal, offset, whence)
+            return self._page(call, row, snapshot, caller, offset, whence)
         dressed = self._joined(call.method, {row.items or "": view.body}, failures)
         whole = Whole(dressed, received, view.expires, view.scope, epoch)
         return self._whole(call.method, caller, whole, whence)
@@ -373,7 +401,7 @@ class Pipeline:
         self, method: str, row: Method, caller: Caller
     ) -> tuple[list[Part], Failures[UpstreamName]]:
         """Ask every upstream that may have something to list, all at once (B01)."""
-        names = [name for name in self._federation.namespaces if self._directory.may_offer(name, row)]
+        names = [name for name in self._directory.shown(caller, row) if self._directory.may_offer(name, row)]
         answers, failures = await self._directory.ask_all(
             names, lambda name: self._catalogue.part(name, method, caller)
         )
@@ -396,39 +424,42 @@ class Pipeline:
         known = self._directory.known(method, caller, shown)
         merged = self._federation.merged(method, known)
         expires, scope = _least(((part.expires, part.scope) for part in parts), partial=bool(failures))
-        return View(method, merged.items_of(shown.keys()), scope, expires)
+        return View(method, merged.items_of(shown.keys(), caller.sight), scope, expires)
 
     def _page(
         self,
         call: Call,
         row: Method,
         snapshot: "_Snapshot",
-        principal: Principal,
+        caller: Caller,
         offset: int,
         whence: Origin,
     ) -> Answer:
         """Return one page of a list too long for one answer; every page carries the whole's scope (C-23)."""
-        view = snapshot.view
+        view, principal = snapshot.view, caller.principal
         body, following = view.slice(offset, self._config.limits.page_size)
         members: dict[str, Json] = {row.items or "": body}
         if following is not None:
             owner = None if view.scope == "public" else principal.partition
             if _weight(snapshot) <= self._snapshots.maxsize:
-                self._snapshots[owner, view.digest] = snapshot
+                self._snapshots[caller.sight, owner, view.digest] = snapshot
             cursor = encode_cursor(Cursor(call.method, following, view.digest, self._federation.endpoint))
             token = self._seal.seal("cursor", cursor, bound_to=holder(principal), ttl=_CURSOR_TTL)
             members["nextCursor"] = encode(token)
         dressed = self._joined(call.method, members, snapshot.failures)
-        now = self._clock()
+        now, scope = self._clock(), self._told(view.scope)
         return Answer(
-            dressed.segments(_remaining_ms(view.expires, now), view.scope),
-            reuse(whence, received=snapshot.received, expires=view.expires, scope=view.scope, now=now),
+            dressed.segments(_remaining_ms(view.expires, now), scope),
+            reuse(whence, received=snapshot.received, expires=view.expires, scope=scope, now=now),
         )
 
-    def _snapshot(self, digest: bytes, principal: Principal) -> "_Snapshot | None":
-        """Return the list a caller is paging through: that caller's own, or everybody's (F-21)."""
-        own = self._snapshots.get((principal.partition, digest))
-        return own or self._snapshots.get((None, digest))
+    def _snapshot(self, digest: bytes, caller: Caller) -> "_Snapshot | None":
+        """Return the list a caller is paging through: that caller's own, or everybody's (F-21).
+
+        Whoever may see less by now than when it was made has to begin anew (Z-08).
+        """
+        own = self._snapshots.get((caller.sight, caller.principal.partition, digest))
+        return own or self._snapshots.get((caller.sight, None, digest))
 
     def _open_cursor(self, call: Call, principal: Principal) -> Cursor | None:
         raw = call.params.get("cursor")
@@ -452,14 +483,16 @@ class Pipeline:
         return made(method, members, server_info=self._server_info)
 
     def _remembered(self, method: str, caller: Caller) -> Answer | None:
-        whole = self._views.get(method, caller.profile.digest, self._owner(caller), self._cache.epoch)
+        owner, epoch = self._owner(caller), self._cache.epoch
+        whole = self._views.get(method, caller.profile.digest, owner, epoch, caller.sight)
         if whole is None:
             return None
         self._metrics.cache_lookup(_MERGED, method, "hit", "fresh")
         return self._served(whole, FRESH)
 
     def _whole(self, method: str, caller: Caller, whole: Whole, whence: Origin) -> Answer:
-        self._views.put(method, caller.profile.digest, self._owner(caller), whole, self._cache.epoch)
+        owner, epoch = self._owner(caller), self._cache.epoch
+        self._views.put(method, caller.profile.digest, owner, whole, epoch, caller.sight)
         return self._served(whole, whence)
 
     def _owner(self, caller: Caller) -> Partition | None:
@@ -467,14 +500,24 @@ class Pipeline:
         return owner(caller.principal, single_tenant=self._config.cache.single_tenant)
 
     def _served(self, whole: Whole, whence: Origin) -> Answer:
-        now = self._clock()
+        now, scope = self._clock(), self._told(whole.scope)
         return Answer(
-            whole.dressed.segments(_remaining_ms(whole.expires, now), whole.scope),
-            reuse(whence, received=whole.received, expires=whole.expires, scope=whole.scope, now=now),
+            whole.dressed.segments(_remaining_ms(whole.expires, now), scope),
+            reuse(whence, received=whole.received, expires=whole.expires, scope=scope, now=now),
         )
 
+    def _told(self, scope: Scope) -> Scope:
+        """Return who may be given an answer again by others than us: with rules, its caller (C-21, C-22)."""
+        return scope if self._policy is None else "private"
+
     def _caller(self, call: Call, principal: Principal) -> Caller:
-        return Caller(principal, self._profile(call.meta.capabilities))
+        return self._as(principal, call.meta.capabilities)
+
+    def _as(self, principal: Principal, capabilities: Json) -> Caller:
+        profile = self._profile(capabilities)
+        if self._policy is None:
+            return Caller(principal, profile)
+        return Caller(principal, profile, self._policy.sight(principal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +527,14 @@ class _Snapshot:
     view: View
     received: float
     failures: Failures[UpstreamName]
+
+
+def _unknown_to(caller: Caller, name: UpstreamName) -> frozenset[str]:
+    """Return the capabilities and extensions with which a caller can reach nothing of an upstream."""
+    sight = caller.sight
+    if sight is None:
+        return frozenset()
+    return frozenset(key for key, kinds in CONCERNED.items() if not sight.reaches(name, *kinds))
 
 
 def _weight(snapshot: _Snapshot) -> int:

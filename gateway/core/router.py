@@ -7,7 +7,7 @@ held still finds its upstream (F-14).
 
 import json
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -228,13 +228,19 @@ class Shelf:
     namespace: Namespace
     uris: Collection[str] = ()
     templates: tuple[str, ...] = ()
+    unlisted: Collection[str] = ()
+    """What it listed and its clients may only ask for: others that list it go first."""
 
 
 class UriTable:
     """Which upstream an exposed URI is read from (F-11), among those a caller may use, in order."""
 
-    def __init__(self, shelves: Iterable[Shelf]) -> None:
+    def __init__(
+        self, shelves: Iterable[Shelf], *, may: Callable[[UpstreamName, str], bool] | None = None
+    ) -> None:
+        """`may` says which upstream may be known to have a URI that it does not list; None = any."""
         self._shelves = tuple(shelves)
+        self._may = may
         self._prefixed = {shelf.namespace.prefix: shelf for shelf in self._shelves if shelf.namespace.prefix}
         self._listed: dict[str, UpstreamName] = {}
         collisions: list[Collision] = []
@@ -242,6 +248,10 @@ class UriTable:
             for uri in shelf.uris:
                 if not shelf.namespace.prefix or _KEPT.match(uri):
                     self._list(uri, shelf.namespace.upstream, collisions)
+        for shelf in self._shelves:
+            for uri in shelf.unlisted:
+                if not shelf.namespace.prefix or _KEPT.match(uri):
+                    self._listed.setdefault(uri, shelf.namespace.upstream)
         self.collisions = tuple(collisions)
 
     def __repr__(self) -> str:
@@ -276,7 +286,12 @@ class UriTable:
         return (shelf.namespace.upstream, original) if shelf and original is not None else None
 
     def _candidate(self, exposed: str, seen_at: UpstreamName | None) -> UpstreamName | None:
-        shelves = [shelf for shelf in self._shelves if shelf.namespace.original_uri(exposed) == exposed]
+        shelves = [
+            shelf
+            for shelf in self._shelves
+            if shelf.namespace.original_uri(exposed) == exposed
+            and (self._may is None or self._may(shelf.namespace.upstream, exposed))
+        ]
         if any(shelf.namespace.upstream == seen_at for shelf in shelves):
             return seen_at
         for shelf in shelves:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from gateway.core.access import Sight
 from gateway.protocol.call import Partition, Sink
 from gateway.protocol.subscriptions import Circular, Wanted
 
@@ -46,6 +47,7 @@ class Subscription:
         "endpoint",
         "extensions",
         "partition",
+        "sight",
         "wanted",
         "who",
     )
@@ -60,6 +62,7 @@ class Subscription:
         *,
         room: int = _ROOM,
         who: Partition | None = None,
+        sight: Sight | None = None,
     ) -> None:
         """`id` is the raw id of the request, which every notice carries in the same spelling (L-05).
 
@@ -73,6 +76,8 @@ class Subscription:
         """What is acknowledged, in the client's own words."""
         self.extensions = extensions
         """What the client declared, for the notifications that belong to an extension (L-22)."""
+        self.sight = sight
+        """What its client may hear of, None where that is everything."""
         self.ended: End | None = None
         self._id = id
         self._pending: dict[Key, Circular] = {}

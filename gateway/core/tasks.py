@@ -42,10 +42,11 @@ _NEVER = ("pollInterval", "requestState", "task", "ttl")
 
 
 class Held(NamedTuple):
-    """Where a task is, and what it is called there."""
+    """Where a task is, what it is called there, and the tool whose call it is, by its own name."""
 
     upstream: UpstreamName
     original: str
+    tool: str = ""
 
 
 class Tasks:
@@ -65,7 +66,7 @@ class Tasks:
         """Return where a task is; raises McpError for ids that are none of this caller's (T-07)."""
         held = self._opened(exposed, principal)
         if held is None:
-            raise McpError(INVALID_PARAMS, "Unknown task")
+            raise unknown_task()
         return held
 
     def places(self, exposed: Iterable[str], principal: Principal) -> Mapping[str, Held]:
@@ -75,7 +76,7 @@ class Tasks:
 
     def expose(self, held: Held, principal: Principal) -> str:
         """Return an id for this caller, without end (T-06); raises InvalidResult for one that is too long."""
-        if not held.original or len(held.original.encode()) > _LONGEST:
+        if not held.original or len(held.original.encode()) + len(held.tool) > _LONGEST:
             raise InvalidResult(f"taskId is empty or longer than {_LONGEST} bytes")
         return self._seal.seal(_PURPOSE, _pack(held), bound_to=holder(principal), ttl=None)
 
@@ -87,6 +88,7 @@ class Tasks:
         *,
         namespace: UriSpace,
         server_info: Json,
+        tool: str = "",
     ) -> Dressed:
         """Return a new task as its creator is given it; nothing had to be kept to find it again (T-08).
 
@@ -99,7 +101,8 @@ class Tasks:
             original = text_of(members.get("taskId"))
             if original is None:
                 raise InvalidResult("a task without taskId")
-            exposed = self.expose(Held(namespace.upstream, original), principal)
+            called = tool.encode(errors="replace").decode()  # half a character has no bytes
+            exposed = self.expose(Held(namespace.upstream, original, called), principal)
             changes = self._changes(members, exposed, original, call.meta.capabilities, namespace)
         except InvalidResult:
             raise
@@ -150,11 +153,12 @@ class Tasks:
     def _opened(self, exposed: str, principal: Principal) -> Held | None:
         try:
             data = self._seal.open(_PURPOSE, exposed, bound_to=holder(principal))
-            upstream, original = _unpack.decode(data)
-        except (SealBroken, msgspec.DecodeError):
+            upstream, original, *tool = _unpack.decode(data)
+        except (SealBroken, msgspec.DecodeError, ValueError):
             return None
         name = UpstreamName(upstream)
-        return Held(name, original) if name in self._federation.namespaces else None
+        held = Held(name, original, *tool[:1])
+        return held if name in self._federation.namespaces else None
 
     def _changes(
         self, members: Members, exposed: str, original: str, declared: Json, namespace: UriSpace
@@ -175,6 +179,11 @@ class Tasks:
         if not is_null(members.get("error")):
             changes |= _changed_error(members["error"], namespace, declared)
         return changes
+
+
+def unknown_task() -> McpError:
+    """Return what whoever names a task is told that is none of his, or that he may not know of."""
+    return McpError(INVALID_PARAMS, "Unknown task")
 
 
 def _changed_result(raw: Json, namespace: UriSpace) -> dict[str, Pieces | None]:
@@ -198,4 +207,5 @@ def _changed_error(raw: Json, namespace: UriSpace, declared: Json) -> dict[str, 
 
 _pack = msgspec.msgpack.Encoder().encode
 
-_unpack = msgspec.msgpack.Decoder(tuple[str, str])
+_unpack = msgspec.msgpack.Decoder(list[str])
+"""Of two, without the tool, in ids that are older than rules."""

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gateway.core.access import Sight
 from gateway.core.results import Dressed
 from gateway.protocol.call import Partition, Principal, Scope
 
-_Key: TypeAlias = tuple[str, str, Partition | None]
+_Key: TypeAlias = tuple[str, str, Sight | None, Partition | None]
 
 _COUNT_OVERHEAD = 1024
 _EVERYBODY = Partition("everybody")
@@ -24,7 +25,10 @@ def owner(principal: Principal, *, single_tenant: bool) -> Partition | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """A joined answer: when its oldest part came, until when and to whom it may be served, in which epoch."""
+    """A joined answer: when its oldest part came, until when and to whom it may be served, in which epoch.
+
+    What is public of it is so for those who are let see the same.
+    """
 
     dressed: Dressed
     received: float
@@ -34,7 +38,7 @@ class Whole:
 
 
 class Views:
-    """Whole answers by method, capability profile and partition; bounded in bytes."""
+    """Whole answers by method, capability profile, sight and partition; bounded in bytes."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,16 +50,23 @@ class Views:
     def __repr__(self) -> str:
         return f"<Views {len(self._views)} answers, {self._held} bytes>"
 
-    def get(self, method: str, profile: str, partition: Partition | None, epoch: int) -> Whole | None:
-        """Return an answer that may be served now: the caller's own, then the public one (C-20).
+    def get(
+        self,
+        method: str,
+        profile: str,
+        partition: Partition | None,
+        epoch: int,
+        sight: Sight | None = None,
+    ) -> Whole | None:
+        """Return an answer that may be served now: the caller's own, then that of all alike (C-20).
 
         An epoch behind means that something was invalidated since: joining anew is cheap, stale is wrong.
         """
         if partition is not None:
-            own = self._find((method, profile, partition), epoch)
+            own = self._find((method, profile, sight, partition), epoch)
             if own is not None:
                 return own
-        return self._find((method, profile, None), epoch)
+        return self._find((method, profile, sight, None), epoch)
 
     def _find(self, key: _Key, epoch: int) -> Whole | None:
         whole = self._views.get(key)
@@ -64,7 +75,15 @@ class Views:
         self._views.move_to_end(key)
         return whole
 
-    def put(self, method: str, profile: str, partition: Partition | None, whole: Whole, epoch: int) -> None:
+    def put(
+        self,
+        method: str,
+        profile: str,
+        partition: Partition | None,
+        whole: Whole,
+        epoch: int,
+        sight: Sight | None = None,
+    ) -> None:
         """Keep an answer, unless nobody could get it again (C-13, C-19) or a change came meanwhile (C-32)."""
         if not self._is_fresh(whole, epoch):
             return
@@ -72,8 +91,8 @@ class Views:
         if owner is None and whole.scope != "public":
             return
         if _size(whole) <= self._max_bytes:
-            self._drop((method, profile, owner))
-            self._views[method, profile, owner] = whole
+            self._drop((method, profile, sight, owner))
+            self._views[method, profile, sight, owner] = whole
             self._held += _size(whole)
             while self._held > self._max_bytes:
                 self._drop(next(iter(self._views)))

@@ -15,7 +15,7 @@ from gateway.protocol.jsonrpc import Malformed, split, text_of, value
 from gateway.protocol.modern import Rejection
 from gateway.support.seal import Seal
 
-_ASKED = ("endpoint", "method", "name", "uri", "capabilities", "arguments")
+_ASKED = ("endpoint", "method", "name", "uri", "capabilities", "arguments", "caller", "scopes")
 _NAMED = ("upstream", "method", "uri")
 _WISHED = ("all", "caller", *_NAMED)
 _LARGEST = 64 * 1024
@@ -54,6 +54,8 @@ async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) 
         query.get("uri"),
         query.get("capabilities", "{}").encode(),
         query["arguments"].encode() if "arguments" in query else None,
+        query.get("caller"),
+        tuple(query.get("scopes", "").split()),
     )
     try:
         return await operations.explain(query.get("endpoint"), question, caller)

@@ -1,0 +1,306 @@
+"""Who may see and use what, by the rules of `access`."""
+
+import pytest
+
+from gateway.config import Config, load
+from gateway.core.access import Policy, Sight, hints_of, plain, policy_of, where
+from gateway.protocol.call import Forbidden, Principal, UpstreamName
+
+NOTES, FILES = UpstreamName("notes"), UpstreamName("files")
+ALICE = Principal(id="corp:alice", scopes=frozenset({"read"}), claims={"groups": ["dev"], "team": {"id": 7}})
+NOBODY = Principal()
+
+
+def settings(rules: str, *, default: str = "deny", trusted: bool = False) -> Config:
+    return load(
+        f"""
+        endpoints: {{/mcp: {{}}, /dev: {{upstreams: [notes]}}}}
+        upstreams:
+          notes: {{url: "http://127.0.0.1:1/mcp", trust_annotations: {str(trusted).lower()}}}
+          files: http://127.0.0.1:2/mcp
+        access: {{rules: {rules}, default: {default}}}
+        """
+    )
+
+
+def sight(
+    rules: str,
+    principal: Principal = ALICE,
+    *,
+    endpoint: str = "/mcp",
+    default: str = "deny",
+    trusted: bool = False,
+) -> Sight:
+    return Policy(settings(rules, default=default, trusted=trusted), endpoint).sight(principal)
+
+
+def test_without_rules_there_is_nothing_to_judge() -> None:
+    """Then not one instruction is spent on it, whatever the default says."""
+    assert policy_of(settings("[]"), "/mcp") is None
+    assert policy_of(settings("[{tools: [x]}]"), "/mcp") is not None
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    """Order is all there is to it."""
+    seen = sight("[{tools: ['*delete*'], deny: true}, {tools: ['*']}]")
+    assert seen.judge(NOTES, "tool", "search").allowed
+    denied = seen.judge(NOTES, "tool", "delete_all")
+    assert (denied.allowed, denied.listed, denied.hidden, denied.rule) == (False, False, True, 0)
+
+
+def test_what_no_rule_fits_is_as_the_default_says() -> None:
+    """A rule about tools says nothing of prompts."""
+    denied = sight("[{tools: ['*']}]").judge(NOTES, "prompt", "greet")
+    assert denied.hidden
+    assert where(denied.rule) == "access.default"
+    assert sight("[{tools: [x], deny: true}]", default="allow").judge(NOTES, "prompt", "greet").allowed
+
+
+@pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "method"])
+def test_a_rule_that_names_nothing_is_about_everything(kind) -> None:  # type: ignore[no-untyped-def]
+    """Of the upstreams it names, or of all."""
+    seen = sight("[{upstreams: [notes]}]")
+    assert seen.judge(NOTES, kind, "anything").allowed
+    assert not seen.judge(FILES, kind, "anything").allowed
+
+
+def test_a_rule_counts_on_its_endpoints_only() -> None:
+    """What is denied elsewhere is not denied here, and an endpoint without a rule has the default."""
+    rules = "[{endpoints: [/dev]}]"
+    assert sight(rules, endpoint="/dev").judge(NOTES, "tool", "x").allowed
+    assert not sight(rules, endpoint="/mcp").judge(NOTES, "tool", "x").allowed
+
+
+def test_an_upstream_that_an_endpoint_does_not_serve_is_as_the_default_says() -> None:
+    """A policy knows the upstreams of its endpoint."""
+    assert not sight("[{}]", endpoint="/dev").judge(FILES, "tool", "x").allowed
+
+
+@pytest.mark.parametrize(
+    ("patterns", "principal", "fits"),
+    [
+        ("corp:*", ALICE, True),
+        ("corp:alice", ALICE, True),
+        ("corp:ali", ALICE, False),
+        ("key:*", ALICE, False),
+        ("anonymous", ALICE, False),
+        ("anonymous", NOBODY, True),
+        ("anonymous", Principal(id="anonymous"), True),
+        ("corp:*", Principal(id="corp:a\nb"), True),
+        ("corp:alice", Principal(id="corp:alice\n"), False),
+    ],
+)
+def test_callers_are_shell_patterns(patterns: str, principal: Principal, fits: bool) -> None:
+    """Whoever proved nothing is `anonymous`."""
+    assert sight(f"[{{callers: ['{patterns}']}}]", principal).judge(NOTES, "tool", "x").allowed is fits
+
+
+@pytest.mark.parametrize(
+    ("claims", "held", "fits"),
+    [
+        ("{groups: [dev, ops]}", {"groups": ["x", "ops"]}, True),
+        ("{groups: [dev]}", {"groups": "dev"}, True),
+        ("{groups: [dev]}", {"groups": "dev ops"}, False),
+        ("{groups: [dev]}", {}, False),
+        ("{a.b: [x]}", {"a": {"b": ["x"]}}, True),
+        ("{a.b: [x]}", {"a.b": "x"}, True),
+        ("{a.b.c: [x]}", {"a.b": {"c": "x"}}, True),
+        ("{a.b: [x]}", {"a": "b"}, False),
+        ('{"https://example.com/roles": [x]}', {"https://example.com/roles": ["x"]}, True),
+        ("{admin: [true]}", {"admin": True}, True),
+        ("{admin: [true]}", {"admin": 1}, False),
+        ("{admin: [true]}", {"admin": "true"}, False),
+        ("{level: [1]}", {"level": True}, False),
+        ("{level: [1]}", {"level": 1}, True),
+        ("{a: [x], b: [y]}", {"a": "x"}, False),
+        ("{a: [x]}", {"a": [["x"], {"x": 1}]}, False),
+    ],
+)
+def test_claims_are_compared_by_value_and_type(claims: str, held: dict[str, object], fits: bool) -> None:
+    """One of the values under each of the claims; names may hold dots themselves."""
+    caller = Principal(id="corp:bob", claims=held)
+    assert sight(f"[{{claims: {claims}}}]", caller).judge(NOTES, "tool", "x").allowed is fits
+
+
+@pytest.mark.parametrize(
+    ("refusal", "listed", "hidden"),
+    [("null", False, False), ("challenge", False, False), ("list", True, False), ("hide", False, True)],
+)
+def test_missing_scopes_are_refused_as_the_rule_says(refusal: str, listed: bool, hidden: bool) -> None:
+    """The challenge names all that it takes, what is held already included: tokens replace each other."""
+    seen = sight(f"[{{tools: [x], scopes: [read, write], refusal: {refusal}}}, {{}}]")
+    verdict = seen.judge(NOTES, "tool", "x")
+    assert (verdict.allowed, verdict.listed, verdict.hidden) == (False, listed, hidden)
+    with pytest.raises(Forbidden) as caught:
+        verdict.check()
+    assert caught.value.scopes == ("read", "write")
+    assert seen.judge(NOTES, "tool", "y").allowed
+
+
+def test_scopes_that_are_held_allow() -> None:
+    """All of them have to be."""
+    rules = "[{tools: [x], scopes: [read, write]}]"
+    writer = Principal(id="corp:bob", scopes=frozenset({"write", "read", "more"}))
+    sight(rules, writer).judge(NOTES, "tool", "x").check()
+
+
+def test_a_denial_that_does_not_hide_names_no_scopes() -> None:
+    """No token would help, so none is asked for."""
+    verdict = sight("[{tools: [x], deny: true, refusal: challenge}]").judge(NOTES, "tool", "x")
+    assert (verdict.listed, verdict.hidden) == (False, False)
+    with pytest.raises(Forbidden) as caught:
+        verdict.check()
+    assert caught.value.scopes == ()
+
+
+def test_equal_sights_are_equal_whoever_has_them() -> None:
+    """So that what was joined for one caller is there for all who are shown the same."""
+    policy = Policy(
+        settings("[{callers: ['corp:*'], scopes: [read]}, {callers: [key:ci], deny: true}]"), "/mcp"
+    )
+    bob = Principal(id="corp:bob", scopes=frozenset({"read"}), claims={"sub": "bob"})
+    poor = Principal(id="corp:eve")
+    assert policy.sight(ALICE) == policy.sight(bob)
+    assert len({policy.sight(one) for one in (ALICE, bob, poor, Principal(id="key:ci"))}) == 3
+
+
+def test_equal_principals_with_other_claims_have_sights_of_their_own() -> None:
+    """An introspected token may say something else the next time it is asked about."""
+    policy = Policy(settings("[{claims: {groups: [dev]}}]"), "/mcp")
+    before = Principal(authorization="Bearer t", claims={"groups": ["dev"]})
+    after = Principal(authorization="Bearer t", claims={})
+    assert before == after
+    assert policy.sight(before).judge(NOTES, "tool", "x").allowed
+    assert not policy.sight(after).judge(NOTES, "tool", "x").allowed
+
+
+class TestAnnotations:
+    """What a tool says of itself counts only where its upstream is trusted."""
+
+    def test_of_a_trusted_upstream_it_counts(self) -> None:
+        seen = sight("[{annotations: {readOnlyHint: true}}]", trusted=True)
+        assert seen.judge(NOTES, "tool", "look", b'{"readOnlyHint":true}').allowed
+        assert not seen.judge(NOTES, "tool", "write", b'{"readOnlyHint":false}').allowed
+        assert not seen.judge(NOTES, "tool", "silent").allowed
+        assert not seen.judge(NOTES, "prompt", "look").allowed
+
+    def test_of_any_other_upstream_the_worst_is_assumed(self) -> None:
+        seen = sight("[{annotations: {destructiveHint: true}, deny: true}, {}]")
+        assert not seen.judge(NOTES, "tool", "x", b'{"destructiveHint":false}').allowed
+        seen = sight("[{annotations: {readOnlyHint: true}}]", trusted=True)
+        assert not seen.judge(FILES, "tool", "look", b'{"readOnlyHint":true}').allowed
+
+    @pytest.mark.parametrize(
+        ("said", "expected"),
+        [
+            (None, (False, True, False, True)),
+            (b"{}", (False, True, False, True)),
+            (b"[]", (False, True, False, True)),
+            (b'{"readOnlyHint":true}', (True, False, True, True)),
+            (b'{"readOnlyHint":true,"destructiveHint":true}', (True, True, True, True)),
+            (b'{"readOnlyHint":"true"}', (False, True, False, True)),
+            (b'{"readOnlyHint":null,"openWorldHint":false}', (False, True, False, False)),
+        ],
+    )
+    def test_what_is_not_said_is_assumed(self, said: bytes | None, expected: tuple[bool, ...]) -> None:
+        assert tuple(hints_of(said).values()) == expected
+
+
+class TestUris:
+    """A URI is judged in every spelling that an upstream may read in it, and the strictest counts."""
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            "file:///data/public/../secret",
+            "file:///data/public/%2e%2e/secret",
+            "file:///data/public/%252e%252e/secret",
+            "file:///data/public/..%2Fsecret",
+            "file:///data/public/..\\secret",
+            "file:///data/public/./.././secret",
+        ],
+    )
+    def test_detours_do_not_lead_out_of_what_is_allowed(self, uri: str) -> None:
+        assert not sight("[{resources: ['file:///data/public/*']}]").judge(NOTES, "resource", uri).allowed
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            "file:///data/secret/x",
+            "FILE:///data/secret/x",
+            "file:///data//secret/x",
+            "file:////data/secret/x",
+            "file:///data/./secret/x",
+            "file:///data/a/../secret/x",
+            "file:///data/%73ecret/x",
+            "file:///data/secret%2Fx",
+        ],
+    )
+    def test_spellings_do_not_lead_past_what_is_denied(self, uri: str) -> None:
+        seen = sight("[{resources: ['file:///data/secret/*'], deny: true}, {}]")
+        assert seen.judge(NOTES, "resource", uri).hidden
+
+    @pytest.mark.parametrize(
+        ("pattern", "uri"),
+        [
+            ("file:///a%20b/*", "file:///a%20b/c"),
+            ("note://Guide", "note://Guide"),
+            ("note://{id}", "note://{id}"),
+            ("*://guide", "note://guide"),
+            ("note:*", "note:a/b"),
+            ("https://example.com/*", "https://example.com/a//b?x=1%2F#y"),
+            ("plain name", "plain name"),
+            ("file:///50%25", "file:///50%25"),
+            ("file:///[*]", "file:///%2A"),
+        ],
+    )
+    def test_what_the_rule_spells_is_not_taken_for_a_detour(self, pattern: str, uri: str) -> None:
+        seen = sight(f"[{{resources: ['{pattern}', '{uri}']}}]")
+        assert seen.judge(NOTES, "resource", uri).allowed
+
+    @pytest.mark.parametrize(
+        ("uri", "expected"),
+        [
+            ("file:///a/b", "file:///a/b"),
+            ("file:///a/b/", "file:///a/b/"),
+            ("file:///a/..", "file:///"),
+            ("file:///a/.", "file:///a/"),
+            ("file:///../a", "file:///a"),
+            ("HTTPS://Host:1/A?B%20C", "https://host:1/A?B C"),
+            ("a/../b", "b"),
+            ("", ""),
+            ("note:x", "note:x"),
+        ],
+    )
+    def test_plain(self, uri: str, expected: str) -> None:
+        assert plain(uri) == expected
+
+    def test_names_of_tools_have_one_spelling(self) -> None:
+        assert not sight("[{tools: [search]}]").judge(NOTES, "tool", "%73earch").allowed
+
+
+class TestReach:
+    """Whether there may be anything for a caller at an upstream, before anybody is asked."""
+
+    def test_a_denied_upstream_is_not_reached(self) -> None:
+        seen = sight("[{upstreams: [files], deny: true}, {}]")
+        assert seen.reaches(NOTES)
+        assert not seen.reaches(FILES)
+
+    def test_by_kind(self) -> None:
+        seen = sight("[{upstreams: [notes], tools: [x]}]")
+        assert seen.reaches(NOTES, "tool")
+        assert seen.reaches(NOTES, "prompt", "tool")
+        assert not seen.reaches(NOTES, "prompt")
+
+    def test_what_can_be_asked_for_with_more_scopes_is_reached(self) -> None:
+        assert sight("[{scopes: [write]}]").reaches(NOTES)
+        assert not sight("[{scopes: [write], refusal: hide}]").reaches(NOTES)
+
+    def test_a_denial_of_some_leaves_the_rest(self) -> None:
+        assert sight("[{tools: ['*delete*'], deny: true}, {}]").reaches(NOTES, "tool")
+        assert not sight("[{tools: ['*'], deny: true}, {}]").reaches(NOTES, "tool")
+        assert not sight("[{deny: true}]", default="allow").reaches(NOTES)
+
+    def test_rules_about_others_do_not_count(self) -> None:
+        assert not sight("[{callers: [key:ci]}]").reaches(NOTES)
