@@ -148,7 +148,7 @@ class Verifier:
 
     def _holder(self, value: str) -> tuple[str, config.ApiKey] | None:
         """Return whose key that is; all are compared, so that the time it takes tells nothing."""
-        shown = sha256(value.encode()).digest()
+        shown = sha256(value.encode("utf-8", "surrogatepass")).digest()
         found = None
         for name, key, digest in self._keys:
             if hmac.compare_digest(shown, digest):
