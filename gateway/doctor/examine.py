@@ -251,6 +251,9 @@ class _Examiner:
         if reason is Reason.CREDENTIALS:
             self._refused(detail)
             return
+        if detail.startswith("TLS: "):
+            self._problem(said, f"correct upstreams.{self.name}.tls, or the server's certificate")
+            return
         advice = _NEXT if self._settings.command is None else _NEXT_OF_PROGRAMS
         self._problem(said, advice.get(reason, "look into the server's log").format(name=self.name))
 

@@ -7,7 +7,6 @@ an address, and without anything of a token.
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
@@ -18,6 +17,7 @@ from aiohttp import hdrs
 
 from gateway import config
 from gateway.support.metrics import Metrics
+from gateway.support.trust import failed_check, trust
 
 Question: TypeAlias = Literal["metadata", "keys", "introspection"]
 
@@ -51,20 +51,6 @@ def metadata_urls(issuer: str) -> tuple[str, ...]:
     return (*inserted, f"{origin}{path}{openid}") if path else inserted
 
 
-def trust(name: str, tls: config.TlsFiles) -> ssl.SSLContext:
-    """Return what verifies a server; raises ValueError, naming the setting, for a file that will not do."""
-    context = ssl.create_default_context()
-    setting = f"authentication.tokens.{name}.tls"
-    try:
-        if tls.ca_file is not None:
-            context.load_verify_locations(cafile=tls.ca_file)
-        if tls.client_cert is not None:
-            context.load_cert_chain(tls.client_cert, tls.client_key, password=lambda: b"")
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"{setting}: not usable ({error.strerror or type(error).__name__})") from None
-    return context
-
-
 class Issuer:
     """One authorization server, as its settings have it."""
 
@@ -77,7 +63,7 @@ class Issuer:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         # Reading the system's certificates takes 50 ms, which plain http can do without.
-        self._trust = trust(name, settings.tls) if self._secure() else None
+        self._trust = trust(f"authentication.tokens.{name}.tls", settings.tls) if self._secure() else None
         self._jwks_url: tuple[str, float] | None = None
         self._turns = asyncio.Semaphore(_CONNECTIONS)
         self._waiting = 0
@@ -240,9 +226,9 @@ async def _within(seconds: float) -> AsyncIterator[None]:
 
 def _said(error: BaseException) -> str:
     """Return what went wrong on the way, without the address, which may hold a secret."""
+    if (check := failed_check(error)) is not None:
+        return f"no connection (TLS: {check})"
     match error:
-        case aiohttp.ClientConnectorCertificateError():
-            return f"its certificate is not trusted ({error.certificate_error})"
         case aiohttp.ClientConnectorError():
             return f"no connection ({error.os_error.strerror or type(error.os_error).__name__})"
         case TimeoutError():

@@ -36,6 +36,7 @@ from gateway.config import RedisAddress, RedisTls
 from gateway.support.busy import Busy
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
+from gateway.support.trust import trust
 
 log = logging.getLogger(__name__)
 
@@ -75,19 +76,9 @@ class Script:
         object.__setattr__(self, "sha", sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-def trust(tls: RedisTls) -> ssl.SSLContext:
-    """Return what verifies the servers of a rediss:// address; raises ValueError for files that will not do.
-
-    The system's trust (SSL_CERT_FILE included) always counts.
-    """
-    context = ssl.create_default_context()
-    try:
-        if tls.ca_file is not None:
-            context.load_verify_locations(cafile=tls.ca_file)
-        if tls.client_cert is not None:
-            context.load_cert_chain(tls.client_cert, tls.client_key, password=lambda: b"")
-    except OSError as error:
-        raise ValueError(f"cache.redis_tls: {error.strerror or error}") from None
+def trusting(tls: RedisTls) -> ssl.SSLContext:
+    """Return what verifies the servers of a rediss:// address; raises ValueError for unusable files."""
+    context = trust("cache.redis_tls", tls)
     if tls.insecure_skip_verify:
         log.warning("redis: any certificate is accepted (redis_tls.insecure_skip_verify)")
     context.check_hostname = tls.check_hostname and not tls.insecure_skip_verify
@@ -217,7 +208,7 @@ class SharedRedis:
     ) -> None:
         self.timeout = timeout
         self._address = address
-        self._trust = trust(tls or RedisTls()) if address.tls else None
+        self._trust = trusting(tls or RedisTls()) if address.tls else None
         self._metrics = metrics
         self._background = Background()
         self._clock = clock

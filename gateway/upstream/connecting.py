@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gateway import config
 from gateway.protocol.call import UpstreamName
+from gateway.support.trust import trust
 
 log = logging.getLogger(__name__)
 
@@ -19,23 +20,8 @@ def trust_for(name: UpstreamName, settings: config.Upstream, proxy: str | None) 
 
 
 def ssl_context(name: UpstreamName, tls: config.Tls) -> ssl.SSLContext:
-    """Return what verifies this upstream; raises ValueError, naming the setting, for a file that will not do.
-
-    The system's trust (SSL_CERT_FILE included) always counts; `ca_file` adds to it.
-    """
-    context = ssl.create_default_context()
-    if tls.ca_file is not None:
-        try:
-            context.load_verify_locations(cafile=str(tls.ca_file))
-        except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"upstreams.{name}.tls.ca_file: {_said(error)}") from None
-    if tls.client_cert is not None:
-        key = None if tls.client_key is None else str(tls.client_key)
-        try:
-            # The password callback keeps openssl from asking on the terminal for an encrypted key's.
-            context.load_cert_chain(str(tls.client_cert), key, password=lambda: b"")
-        except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"upstreams.{name}.tls.client_cert: {_said(error)}") from None
+    """Return what verifies this upstream; raises ValueError, naming the setting, for an unusable file."""
+    context = trust(f"upstreams.{name}.tls", tls)
     if tls.insecure_skip_verify:
         log.warning("upstream %s: any certificate is accepted (tls.insecure_skip_verify)", name)
         context.check_hostname = False
@@ -99,9 +85,3 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _said(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError):
-        return f"not usable ({error.reason or 'no PEM certificate in it'})"
-    return error.strerror or str(error)

@@ -20,6 +20,7 @@ from gateway.protocol.call import Reason, UpstreamName
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
+from gateway.support.trust import failed_check
 from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed
@@ -219,9 +220,10 @@ class HttpLine:
         """Return what an exception of aiohttp's means; the detail is for logs only."""
         if self._closed:
             return Failed(self.name, Reason.STOPPING)
+        check = failed_check(error)
+        if check is not None:
+            return self._lost(f"TLS: {check}")
         match error:
-            case aiohttp.ClientConnectorCertificateError():
-                return self._lost(f"certificate: {error.certificate_error}")
             case aiohttp.ClientConnectorError():
                 detail = error.os_error.strerror or str(error.os_error)
                 return self._lost(detail, unsent=True)

@@ -166,6 +166,15 @@ async def test_a_program_that_cannot_be_started_is_to_be_mended() -> None:
     ]
 
 
+async def test_a_certificate_that_is_not_trusted_is_no_matter_of_the_url() -> None:
+    """The advice is about trust, and says which check failed (B49)."""
+    async with ScriptedUpstream() as plain:
+        report = await doctor({"gone": plain.url.replace("http:", "https:")})
+    (problem,) = report.problems
+    assert "TLS: it speaks no TLS there" in problem.what
+    assert problem.next == "correct upstreams.gone.tls, or the server's certificate"
+
+
 @pytest.mark.parametrize(
     ("code", "auth", "told", "next"),
     [

@@ -404,7 +404,11 @@ async def test_a_private_authority_is_trusted_when_named(tmp_path):
             assert gateway.pool.status("gamma").state == "up"
             distrusted = gateway.pool.status("beta")
             assert distrusted.last_error is Reason.CONNECT
-            assert "certificate verify failed" in distrusted.detail
+            assert distrusted.detail.startswith("TLS: certificate verify failed: self-signed certificate; ")
+            assert "`ca_file`" in distrusted.detail
+            with pytest.raises(UpstreamUnavailable) as told:
+                await gateway.call("tools/list", upstream="beta")
+            assert "certificate" not in str(told.value)
 
 
 async def test_an_expired_certificate_is_named_as_such(tmp_path):
@@ -413,7 +417,30 @@ async def test_an_expired_certificate_is_named_as_such(tmp_path):
     async with ScriptedUpstream(ssl_context=served(pair)) as upstream:
         tls = config.Tls(ca_file=pair[0], server_name="inner.example")
         async with running(alpha=settings(upstream, tls=tls), pace=ONCE) as gateway:
-            assert "expired" in gateway.pool.status(ALPHA).detail
+            detail = gateway.pool.status(ALPHA).detail
+            assert detail == "TLS: certificate verify failed: certificate has expired"
+
+
+async def test_a_name_that_the_certificate_does_not_hold_is_told(tmp_path):
+    """The URL's, unless server_name is another."""
+    pair = certificate(tmp_path, "inner.example")
+    async with ScriptedUpstream(ssl_context=served(pair)) as upstream:
+        trust = {"ca_file": pair[0]}
+        async with running(
+            alpha=settings(upstream, tls=config.Tls(**trust)),
+            beta=settings(upstream, tls=config.Tls(**trust, server_name="other.example")),
+            pace=ONCE,
+        ) as gateway:
+            assert "certificate is not valid for '127.0.0.1'" in gateway.pool.status("alpha").detail
+            assert "certificate is not valid for 'other.example'" in gateway.pool.status("beta").detail
+
+
+async def test_https_where_there_is_http_is_told():
+    """And the other way round it is no HTTP."""
+    async with ScriptedUpstream() as upstream:
+        wrong = settings(upstream.url.replace("http:", "https:"))
+        async with running(alpha=wrong, pace=ONCE) as gateway:
+            assert gateway.pool.status(ALPHA).detail == "TLS: it speaks no TLS there"
 
 
 async def test_a_client_certificate_is_shown(tmp_path):
@@ -446,7 +473,8 @@ async def test_a_proxy_is_used_when_configured():
             assert hosts == {"upstream.invalid", "elsewhere.invalid"}
 
 
-async def test_an_https_upstream_is_reached_through_a_tunnel(tmp_path):
+@pytest.mark.parametrize("by", ["setting", "environment"])
+async def test_an_https_upstream_is_reached_through_a_tunnel(tmp_path, by):
     """The proxy sees where to, and nothing of what is said."""
     asked = []
 
@@ -469,12 +497,14 @@ async def test_an_https_upstream_is_reached_through_a_tunnel(tmp_path):
         inner = int(upstream.origin.rpartition(":")[2])
         proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
         port = proxy.sockets[0].getsockname()[1]
+        place = f"http://127.0.0.1:{port}"
         away = settings(
             f"https://inner.example:{inner}/mcp",
             tls=config.Tls(ca_file=pair[0]),
-            proxy=f"http://127.0.0.1:{port}",
+            **({"proxy": place} if by == "setting" else {"trust_env": True}),
         )
-        async with proxy, running(alpha=away, pace=ONCE) as gateway:
+        environ = {"HTTPS_PROXY": place, "NO_PROXY": ".svc,10.0.0.0/8"}
+        async with proxy, running(alpha=away, environ=environ, pace=ONCE) as gateway:
             assert gateway.pool.status(ALPHA).state == "up"
             await gateway.call("tools/list")
     assert set(asked) == {f"CONNECT inner.example:{inner} HTTP/1.1".encode()}
