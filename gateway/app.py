@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.cache.flight import SingleFlight
@@ -40,6 +40,7 @@ from gateway.support.leases import Leases
 from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
 from gateway.support.notebook import LocalNotebook, Notebook
+from gateway.support.rates import LocalRates, Rates, RedisRates
 from gateway.support.redis_mailbox import RedisMailbox
 from gateway.support.redis_notebook import RedisNotebook
 from gateway.support.seal import Seal
@@ -86,6 +87,7 @@ class Runtime:
     mailbox: Mailbox
     sessions: Sessions
     replicated: Replicated | None = None
+    rates: Rates = field(default_factory=LocalRates)
 
     async def start(self, *, follow: bool = True) -> None:
         """Begin to reach the upstreams and the other replicas; does not wait for any of them.
@@ -141,6 +143,7 @@ def build(
     )
     notebook, mailbox = _between(config, shared, seal, background, metrics, clock)
     limits = config.limits
+    rates = _rates(config, shared, seal, clock)
     parked = Parked(
         mailbox,
         background,
@@ -161,6 +164,7 @@ def build(
         pace=pace,
         parked=parked,
         bus=None if shared is None else shared.bus,
+        rates=rates,
     )
     sessions = Sessions(
         config,
@@ -219,7 +223,18 @@ def build(
         mailbox,
         sessions,
         shared,
+        rates,
     )
+
+
+def _rates(
+    config: Config, shared: Replicated | None, seal: Seal, clock: Callable[[], float]
+) -> LocalRates | RedisRates:
+    """Return where requests are counted."""
+    local = LocalRates(clock)
+    if shared is None or config.limits.rates_in == "memory":
+        return local
+    return RedisRates(shared.redis, seal, prefix=config.cache.redis_prefix, local=local)
 
 
 def _between(
@@ -439,6 +454,8 @@ class Gateway:
             "error": None if status.last_error is None else status.last_error.value,
             "http_status": _http_status(status.detail),
             "active": status.active,
+            "queued": status.queued,
+            "breaker": status.breaker,
             "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].most_sessions},
             "followed": self.runtime.hub.state(name),
             "in_state_seconds": round(time.monotonic() - status.since, 1),

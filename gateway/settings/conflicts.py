@@ -30,6 +30,10 @@ def conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
     sealed = isinstance(secrets, Mapping) and secrets.get("keys")
     if isinstance(cache, Mapping) and cache.get("redis") is not None and not sealed:
         yield ("cache", "redis"), "needs secrets.keys: what lies in Redis is sealed, for all replicas alike"
+    limits = data.get("limits")
+    together = isinstance(limits, Mapping) and limits.get("rates_in") == "redis"
+    if together and not (isinstance(cache, Mapping) and cache.get("redis") is not None):
+        yield ("limits", "rates_in"), "needs cache.redis: that is where replicas count together"
     listen, admin = data.get("listen", "127.0.0.1:8080"), data.get("admin", "127.0.0.1:9090")
     yield from _unnamed(data, str(listen))
     yield from _unshown(data)

@@ -7,7 +7,7 @@ counters and histograms took eight per exchange (measured); the library writes t
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import accumulate
 from typing import Literal, TypeAlias, TypeVar
 
@@ -67,6 +67,12 @@ REJECTIONS = frozenset(
         "sessions",
         "tls",
         "certificate",
+        "connections",
+        "requests",
+        "calls",
+        "streams",
+        "in_flight",
+        "rate",
     }
 )
 """Why a request did not become a call."""
@@ -110,6 +116,7 @@ REDIS_OPERATIONS = frozenset(
         "share",
         "scope",
         "mail",
+        "rate",
         "note-write",
         "note-read",
         "note-add",
@@ -129,6 +136,10 @@ NOTICE_FATES = frozenset({"delivered", "coalesced", "dropped"})
 SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdrawn", "overflow"})
 """Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
 
+BOUNDS = frozenset({"breaker", "queue", "rate", "in_flight"})
+"""Settings by which an upstream is not asked."""
+RETRIES = frozenset({"made", "withheld"})
+"""What becomes of the wish to send a request again; `withheld` ones were beyond the retry budget."""
 REFRESHES = frozenset({"ok", "failed"})
 PARKED_ENDS = frozenset({"resumed", "expired", "given-up", "refused", "stopping"})
 """How calls that wait for their user end: `refused` ones found no room, nobody answers `given-up` ones."""
@@ -229,6 +240,10 @@ class Metrics:
         self._certificate_ends = self._gauge(
             "tls_certificate_expires", "When the endpoints' certificate ends, in seconds since 1970"
         )
+        self._held_bytes = self._gauge(
+            "held_bytes", "Bytes of large requests and answers that are held, of limits.in_flight"
+        )
+        self._held: Callable[[], int] = int
         self._calls = self._counter(
             "upstream_calls", "Requests sent to an upstream", "upstream", "method", "outcome"
         )
@@ -239,6 +254,18 @@ class Metrics:
             "method",
         )
         self._up = self._gauge("upstream_up", "Whether the upstream answers (1) or not (0)", "upstream")
+        self._refused = self._counter(
+            "upstream_refused", "Requests an upstream was not asked, by the setting", "upstream", "bound"
+        )
+        self._breaker = self._gauge(
+            "upstream_breaker_open", "Whether the upstream is left alone by its breaker (1)", "upstream"
+        )
+        self._queued = self._gauge(
+            "upstream_queued", "Calls that wait until one more may run at the upstream", "upstream"
+        )
+        self._retries = self._counter(
+            "upstream_retries", "Requests that were to be sent again", "upstream", "outcome"
+        )
         self._connections = self._gauge(
             "upstream_connections", "Open connections to the upstream", "upstream"
         )
@@ -393,6 +420,10 @@ class Metrics:
         """Say when the certificate ends that clients are shown."""
         self._certificate_ends.set(to=moment)
 
+    def watch_held(self, held: Callable[[], int]) -> None:
+        """Have it asked how many bytes of messages are held, whenever somebody wants to know."""
+        self._held = held
+
     def stream_opened(self, side: Side) -> None:
         """Count an event stream in; `stream_closed` must follow."""
         self._streams.add(side)
@@ -467,6 +498,22 @@ class Metrics:
     def upstream_up(self, upstream: str, up: bool) -> None:
         """Say whether an upstream answers."""
         self._up.set(upstream, to=1 if up else 0)
+
+    def upstream_refused(self, upstream: str, bound: str) -> None:
+        """Count a request that a bound of the gateway's kept from an upstream."""
+        self._refused.add(upstream, _known(bound, BOUNDS))
+
+    def upstream_breaker(self, upstream: str, is_open: bool) -> None:
+        """Say whether an upstream is left alone."""
+        self._breaker.set(upstream, to=1 if is_open else 0)
+
+    def upstream_queued(self, upstream: str, count: int) -> None:
+        """Say how many calls wait for a slot."""
+        self._queued.set(upstream, to=count)
+
+    def upstream_retry(self, upstream: str, outcome: str) -> None:
+        """Count a request that failed and may work when it is sent again."""
+        self._retries.add(upstream, _known(outcome, RETRIES))
 
     def upstream_connections(self, upstream: str, count: int) -> None:
         """Say how many connections to an upstream are open."""
@@ -573,6 +620,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return everything in the Prometheus text format; it reads /proc, so call it in a thread."""
+        self._held_bytes.set(to=self._held())
         return generate_latest(self._registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> _Tally:

@@ -1,5 +1,8 @@
 """How an exchange with an upstream fails, in words only this edge needs: may it be tried again, and when."""
 
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
 from gateway.protocol.call import OUTAGES, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError
 
@@ -33,6 +36,29 @@ class Failed(UpstreamUnavailable):
         self.retry_after = retry_after
         self.contradicts = False
         """Whether no server of the era that is spoken would have answered so (U-19a)."""
+
+
+Bound: TypeAlias = Literal["breaker", "queue", "rate", "in_flight"]
+"""The setting by which the gateway itself does not ask an upstream."""
+
+_BOUNDS: Mapping[Bound, str] = {
+    "breaker": "it failed too often, see its `breaker`",
+    "queue": "its `queue` is full",
+    "rate": "its `rate` is used up",
+    "in_flight": "`limits.in_flight` is used up",
+}
+
+
+class Busy(Failed):
+    """A bound of the gateway's forbids to ask the upstream; what it said before may stand in."""
+
+    def __init__(self, upstream: UpstreamName, bound: Bound) -> None:
+        super().__init__(upstream, Reason.BUSY, _BOUNDS[bound])
+        self.bound: Bound = bound
+        self.outage = True
+
+    def __str__(self) -> str:
+        return f"upstream {self.upstream}: {self.reason.value} ({self.detail})"
 
 
 class ProgramEnded(Failed):

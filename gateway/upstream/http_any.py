@@ -102,6 +102,10 @@ class HttpUpstream:
         return self._line.active
 
     @property
+    def queued(self) -> int:
+        return self._line.slots.waiting
+
+    @property
     def sessions(self) -> int:
         return self._legacy.sessions + (0 if self._older is None else self._older.sessions)
 

@@ -25,6 +25,7 @@ from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed
 from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
+from gateway.upstream.slots import Slot, Slots
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class HttpLine:
         self._poster: Poster | None = None
         self._start = ""
         self._closed = False
-        self._slots = asyncio.Semaphore(settings.connections)
+        self.slots = Slots(name, settings.connections, settings.queue, metrics)
         self.active = 0
         """Calls under way; a subscription is none."""
         self.streams = 0
@@ -81,11 +82,9 @@ class HttpLine:
     def closed(self) -> bool:
         return self._closed
 
-    async def slot(self) -> "Slot":
-        """Return a place among the calls that may run at once, when there is one."""
-        slot = Slot(self._slots)
-        await self._slots.acquire()
-        return slot
+    async def slot(self, method: str) -> Slot:
+        """Return a place among the calls that may run at once, when there is one; raises Busy."""
+        return await self.slots.take(method)
 
     def count(self, step: int) -> None:
         """Count a call in, or out."""
@@ -279,21 +278,6 @@ class HttpLine:
         if response.ok:
             return self.protocol(f"no JSON and no stream{detail}", response)
         return self.status(response, detail)
-
-
-class Slot:
-    """One place among the calls, given back once: early when the answer streams.
-
-    So `connections` bounds the calls an upstream works on, and long streams starve nobody.
-    """
-
-    def __init__(self, semaphore: asyncio.Semaphore) -> None:
-        self._semaphore: asyncio.Semaphore | None = semaphore
-
-    def release(self) -> None:
-        if self._semaphore is not None:
-            self._semaphore.release()
-            self._semaphore = None
 
 
 def retry_after(text: str | None, now: float) -> float | None:

@@ -26,7 +26,7 @@ from gateway.protocol.sse import Event, EventTooLarge, SseParser
 from gateway.support.tasks import happens
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
-from gateway.upstream.http_line import HttpLine, Slot
+from gateway.upstream.http_line import HttpLine
 from gateway.upstream.legacy_listening import Changes, Ears
 from gateway.upstream.legacy_session import (
     LegacySession,
@@ -39,6 +39,7 @@ from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.retrying import Pace
 from gateway.upstream.sessions import Key
+from gateway.upstream.slots import Slot
 
 log = logging.getLogger(__name__)
 
@@ -337,7 +338,7 @@ class _Wire:
 
     async def request(self, exchange: Exchange) -> None:
         """Post a request and hand on what comes back, to the last."""
-        slot = await self._line.slot()
+        slot = await self._line.slot(exchange.request.method)
         self._line.count(+1)
         try:
             response = await self._post(exchange.message)

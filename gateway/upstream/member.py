@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
@@ -24,15 +24,19 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import HEADER_MISMATCH, McpError
+from gateway.protocol.methods import METHODS
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
+from gateway.support.rates import Rates
 from gateway.support.tasks import happens
+from gateway.upstream.breaker import Breakers, Passed, Standing
 from gateway.upstream.deadlines import Deadline
-from gateway.upstream.failures import Failed, StaleSchema, TimedOut, UpstreamError
+from gateway.upstream.failures import Busy, Failed, StaleSchema, TimedOut, UpstreamError
 from gateway.upstream.negotiating import negotiated
 from gateway.upstream.outgoing import target
 from gateway.upstream.probing import Discovered, Verdict
-from gateway.upstream.retrying import Pace, retry_pause
+from gateway.upstream.retrying import Pace, RetryBudget, retry_pause
+from gateway.upstream.slots import Turn, turn
 from gateway.upstream.transport import Listening, Transport
 
 log = logging.getLogger(__name__)
@@ -44,6 +48,9 @@ Attempt: TypeAlias = Callable[[], Awaitable[Answered]]
 
 # A list that was given up after this long makes its upstream suspect of hanging.
 _SUSPICIOUS_SILENCE = 1.0
+LISTEN = "subscriptions/listen"
+_NO_WORD_OF_IT = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN})
+_NOBODYS = "lists"
 _MOST_LISTENERS = 1000
 """Callers with streams of their own of whom it is remembered how their last listen went."""
 
@@ -60,6 +67,9 @@ class UpstreamStatus:
     detail: str = ""
     discovered: Discovered | None = None
     active: int = 0
+    queued: int = 0
+    """Calls that wait until one more may run."""
+    breaker: Standing = "closed"
     sessions: int = 0
     """Sessions of an older protocol, or processes, that are open."""
     wire: str = ""
@@ -82,6 +92,7 @@ class Member:
         clock: Callable[[], float],
         random: Callable[[], float],
         pace: Pace,
+        rates: Rates,
     ) -> None:
         self.name = upstream.name
         self._upstream = upstream
@@ -91,7 +102,12 @@ class Member:
         self._clock = clock
         self._random = random
         self._pace = pace
+        self._rates = rates
+        self._breakers = Breakers(settings.breaker)
+        self._budget = RetryBudget(settings.retry_budget)
+        self._rate_used_up = False
         metrics.upstream_up(upstream.name, False)  # a series from the start, for alerts on what never came up
+        metrics.upstream_breaker(upstream.name, False)
         self._status = UpstreamStatus(upstream.name, since=clock())
         self._probe_now = asyncio.Event()
         self._probed = asyncio.Event()
@@ -107,12 +123,21 @@ class Member:
         if status.state == "down":
             why = status.last_error.name.lower() if status.last_error else "unknown"
             return f"{self.name}: down, {why}"
-        return f"{self.name}: {status.era or status.state}, {status.active} active"
+        held_off = "" if status.breaker == "closed" else f", breaker {status.breaker}"
+        queued = f", {status.queued} queued" if status.queued else ""
+        return f"{self.name}: {status.era or status.state}, {status.active} active{queued}{held_off}"
 
     @property
     def status(self) -> UpstreamStatus:
         upstream = self._upstream
-        return replace(self._status, active=upstream.active, sessions=upstream.sessions, wire=upstream.wire)
+        return replace(
+            self._status,
+            active=upstream.active,
+            queued=upstream.queued,
+            breaker=self._breakers.standing,
+            sessions=upstream.sessions,
+            wire=upstream.wire,
+        )
 
     @property
     def state(self) -> State:
@@ -170,6 +195,8 @@ class Member:
         except UpstreamUnavailable as error:
             outcome = error.reason
             detail = error.detail
+            if isinstance(error, Busy):
+                self._metrics.upstream_refused(self.name, error.bound)
             if error.reason is Reason.ERA or (isinstance(error, Failed) and error.contradicts):
                 self._probe_now.set()  # what the last probe found holds no longer (U-19a)
             raise
@@ -191,8 +218,9 @@ class Member:
 
     def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:
         """Write the one line per exchange."""
-        level = logging.WARNING if isinstance(outcome, Reason) else logging.DEBUG
-        if request.method == "subscriptions/listen":
+        loud = isinstance(outcome, Reason) and outcome is not Reason.BUSY  # which is said once, by its cause
+        level = logging.WARNING if loud else logging.DEBUG
+        if request.method == LISTEN:
             level = self._level_of_listen(request, outcome)
         if not log.isEnabledFor(level):
             return
@@ -224,11 +252,64 @@ class Member:
         try:
             async with deadline:
                 await self._usable()
-                return await self._attempts(request, relay, deadline, attempt)
+                if request.method == LISTEN:  # has a pace of its own, and says nothing of what calls meet
+                    return await self._attempts(request, relay, deadline, attempt)
+                with self._guarded(request, deadline):
+                    return await self._attempts(request, relay, deadline, attempt)
         except TimeoutError:
             if not deadline.expired:
                 raise
             raise TimedOut(self.name, target(request), deadline.limit) from None
+
+    @contextmanager
+    def _guarded(self, request: Request, deadline: Deadline) -> Iterator[None]:
+        """Do what is within only if the breaker lets it, which is told how that went; raises Busy."""
+        passed = self._breakers.admit(_at_whose_wish(request), self._clock())
+        if passed is None:
+            raise Busy(self.name, "breaker")
+        mine = Turn(deadline.progressed)  # a call that waited has all of its time
+        before = turn.set(mine)
+        try:
+            yield
+        except UpstreamUnavailable as error:
+            if error.reason in _NO_WORD_OF_IT:
+                self._breakers.abandoned(passed, self._clock())
+            elif error.outage:
+                self._fail(passed)
+            else:
+                self._answer(passed)
+            raise
+        except (McpError, Challenge):
+            self._answer(passed)
+            raise
+        except BaseException:
+            if deadline.expired and not mine.waiting:
+                self._fail(passed)
+            else:  # a caller who left tells nothing, and neither does a wait for a slot
+                self._breakers.abandoned(passed, self._clock())
+            raise
+        else:
+            self._answer(passed)
+        finally:
+            turn.reset(before)
+
+    def _answer(self, passed: Passed) -> None:
+        before = self._breakers.standing
+        self._breakers.answered(passed)
+        if before != self._breakers.standing:
+            self._metrics.upstream_breaker(self.name, False)
+            log.info("upstream %s: answers again, and is asked again", self.name)
+
+    def _fail(self, passed: Passed) -> None:
+        before = self._breakers.standing
+        self._breakers.failed(passed, self._clock())
+        if before == "closed" != self._breakers.standing:
+            self._metrics.upstream_breaker(self.name, True)
+            log.warning(
+                "upstream %s: failed %d requests in a row, and is left alone for a while (`breaker`)",
+                self.name,
+                self._settings.breaker.failures,
+            )
 
     async def _usable(self) -> None:
         """Raise at once, or after one quick probe, while the upstream is known to be out of reach (B01)."""
@@ -253,8 +334,10 @@ class Member:
         self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
     ) -> Answered:
         made = 1
+        self._budget.sent()
         while True:
             try:
+                await self._within_rate(request)
                 return await self._settled(request, attempt)
             except Failed as failure:
                 pause = retry_pause(
@@ -265,12 +348,30 @@ class Member:
                     remaining=deadline.remaining,
                     random=self._random,
                 )
-                answered = failure.reason is Reason.STATUS and request.method == "subscriptions/listen"
-                if pause is None or answered:  # whoever listens has a pace of his own
+                answered = failure.reason is Reason.STATUS and request.method == LISTEN
+                if pause is None or answered or not self._again():  # whoever listens has a pace of his own
                     self._doubt(failure)
                     raise
             made += 1
             await asyncio.sleep(pause)
+
+    def _again(self) -> bool:
+        """Whether a request may be sent once more."""
+        may = self._budget.spend()
+        self._metrics.upstream_retry(self.name, "made" if may else "withheld")
+        return may
+
+    async def _within_rate(self, request: Request) -> None:
+        """Count a request that is about to be sent; raises Busy."""
+        rate = self._settings.rate
+        if rate is None or request.method == LISTEN:
+            return
+        used_up = await self._rates.take(f"upstream {self.name}", rate) > 0.0
+        if used_up and not self._rate_used_up:
+            log.warning("upstream %s: more requests than its `rate`; the rest is refused", self.name)
+        self._rate_used_up = used_up
+        if used_up:
+            raise Busy(self.name, "rate")
 
     async def _settled(self, request: Request, attempt: Attempt[Answered]) -> Answered:
         spoken = self._status.era
@@ -360,6 +461,9 @@ class Member:
             since=before.since if before.state == state else self._clock(),
             outage=verdict.outage,
         )
+        if (before.state, state) == ("down", "up"):
+            self._breakers.close()  # what failed it failed while it was gone
+            self._metrics.upstream_breaker(self.name, False)
         self._missed = self._missed or verdict.reason is not None
         self._metrics.upstream_up(self.name, verdict.reason is None)
         self._say(before, verdict)
@@ -371,6 +475,12 @@ class Member:
                 log.info("upstream %s: up, %s %s", self.name, verdict.era, verdict.detail or verdict.version)
         elif (before.state, before.last_error) != ("down", verdict.reason):
             log.warning("upstream %s: down, %s (%s)", self.name, verdict.reason.value, verdict.detail)
+
+
+def _at_whose_wish(request: Request) -> str:
+    """Return who decides what the upstream has to do: nobody what a list is, each caller what a call is."""
+    row = METHODS.get(request.method)
+    return _NOBODYS if row is not None and row.items is not None else request.context.caller
 
 
 class _Relay:

@@ -31,13 +31,14 @@ from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, Incoming, Malformed, McpE
 from gateway.protocol.sse import EventTooLarge, SseParser
 from gateway.protocol.subscriptions import Wanted
 from gateway.upstream.failures import Failed, UpstreamError
-from gateway.upstream.http_line import HttpLine, Slot
+from gateway.upstream.http_line import HttpLine
 from gateway.upstream.incoming import Conversation, Dropped, Stale, Subscription
 from gateway.upstream.listening import EventListening
 from gateway.upstream.negotiating import negotiated
 from gateway.upstream.outgoing import compose
 from gateway.upstream.posting import Response
 from gateway.upstream.probing import PROBE, PROBE_TIMEOUT, Verdict, judge
+from gateway.upstream.slots import Slot
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class ModernHttpUpstream:
         """Return the result; raises UpstreamError as the upstream sent it, Failed or Challenge."""
         outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
         conversation = Conversation(outgoing.id, progress=request.wants_progress, log_level=request.log_level)
-        slot = await self._line.slot()
+        slot = await self._line.slot(request.method)
         self._line.count(+1)
         try:
             response = await self._line.post(outgoing.headers, outgoing.body, request.authorization)

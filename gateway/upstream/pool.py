@@ -26,6 +26,7 @@ from gateway.protocol.subscriptions import Wanted, spell
 from gateway.support.bus import Bus, LocalBus
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
+from gateway.support.rates import LocalRates, Rates
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
 from gateway.upstream.http_any import HttpUpstream
@@ -82,6 +83,7 @@ class UpstreamPool:
         pace: Pace | None = None,
         parked: Parked | None = None,
         bus: Bus | None = None,
+        rates: Rates | None = None,
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self.on_change: OnChange | None = None
@@ -93,6 +95,7 @@ class UpstreamPool:
         self._closing = False
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
+        counted = LocalRates(clock) if rates is None else rates
         client_info = _client_info(identity, version)
         for key, settings in upstreams.items():
             upstream: Transport
@@ -130,6 +133,7 @@ class UpstreamPool:
                 clock=clock,
                 random=random,
                 pace=pace or Pace(),
+                rates=counted,
             )
 
     def _over_http(

@@ -9,6 +9,8 @@ from gateway.upstream.failures import Failed
 _ATTEMPTS = 3
 _FIRST_PAUSE = 0.1
 _LONGEST_WAIT_ASKED = 10.0
+_RESERVE = 20.0
+"""Requests that may be sent again in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,30 @@ class Pace:
     def pause(self, failures: int, chance: float) -> float:
         """Return the wait before the next probe: doubling, capped, and spread so that replicas differ."""
         return spread(min(self.longest, self.first * 2.0 ** min(failures - 1, 30)), chance)
+
+
+class RetryBudget:
+    """How many requests may be sent again: a share of all, and a few for upstreams that are seldom asked."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._most = _RESERVE if share else 0.0
+        self._left = self._most
+
+    def __repr__(self) -> str:
+        return f"<RetryBudget {self._left:.1f} left>"
+
+    def sent(self) -> None:
+        """Count a request that is sent for the first time."""
+        if self._left < self._most:
+            self._left = min(self._most, self._left + self._share)
+
+    def spend(self) -> bool:
+        """Whether a request may be sent once more; it is counted then."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
 
 
 def retry_pause(

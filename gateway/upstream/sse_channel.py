@@ -83,7 +83,7 @@ class SseDuplex:
 
     async def send(self, message: bytes, within: float) -> None:
         """Post one message; what it is answered with comes on the stream, the response says nothing."""
-        slot = await self._line.slot()
+        slot = await self._line.slot("")
         self._line.count(+1)
         try:
             async with asyncio.timeout(within):

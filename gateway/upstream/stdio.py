@@ -60,6 +60,7 @@ from gateway.upstream.probing import (
 from gateway.upstream.program import STEP, Launch, Program
 from gateway.upstream.retrying import Pace
 from gateway.upstream.sessions import Key, Sessions, key_of, whose_of
+from gateway.upstream.slots import Slots
 from gateway.upstream.transport import Listening
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class StdioUpstream:
         self._pace = pace or Pace()
         self._step = step
         self._ids = itertools.count(1)
-        self._slots = asyncio.Semaphore(settings.connections)
+        self._slots = Slots(name, settings.connections, settings.queue, metrics)
         self._probe_timeout = min(settings.timeout, PROBE_TIMEOUT)
         self._opener: Opener = "initialize" if settings.era == "legacy" else "discover"
         self._patient = settings.era == "modern"
@@ -145,6 +146,11 @@ class StdioUpstream:
         return self._name
 
     @property
+    def queued(self) -> int:
+        """Calls that wait until one more may run."""
+        return self._slots.waiting
+
+    @property
     def sessions(self) -> int:
         return len(self._left)
 
@@ -170,19 +176,20 @@ class StdioUpstream:
 
     async def call(self, request: Request, emit: Emit | None = None) -> Reply:
         """Return the result; raises UpstreamError as the upstream sent it, or Failed."""
-        async with self._slots:
-            self.active += 1
-            try:
-                process = await self._ready()
-                if process.session is not None and "requestState" in request.params:
-                    return await self._parked.go_on(request, emit)
-                key = self._key(request, process)
-                if key == Key():
-                    return await process.call(request, emit)
-                async with self._others.use(key) as own:
-                    return await own.call(request, emit)
-            finally:
-                self.active -= 1
+        slot = await self._slots.take(request.method)
+        self.active += 1
+        try:
+            process = await self._ready()
+            if process.session is not None and "requestState" in request.params:
+                return await self._parked.go_on(request, emit)
+            key = self._key(request, process)
+            if key == Key():
+                return await process.call(request, emit)
+            async with self._others.use(key) as own:
+                return await own.call(request, emit)
+        finally:
+            slot.release()
+            self.active -= 1
 
     async def listen(self, request: Request, wanted: Wanted) -> Listening:
         """Return the subscription once it is open, for the caller to close. Raises as `call` does."""

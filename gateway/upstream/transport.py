@@ -55,6 +55,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def queued(self) -> int:
+        """Calls that wait until one more may run."""
+        ...
+
+    @property
     def sessions(self) -> int:
         """Sessions of an older protocol, or processes, that are open."""
         ...

@@ -1,7 +1,8 @@
 """Real upstream pools for tests, pointed at scripted upstreams."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -65,6 +66,7 @@ async def running(
     pace: Pace = QUICK,
     limits: config.Limits | None = None,
     environ: dict[str, str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **upstreams: config.Upstream | ScriptedUpstream,
 ) -> AsyncIterator[Watched]:
     """Run a pool over these upstreams, each probed once when the block begins."""
@@ -81,6 +83,7 @@ async def running(
         metrics=metrics,
         environ=environ or {},
         pace=pace,
+        clock=clock,
     )
     watched = Watched(pool, metrics, background)
     pool.on_change = watched.changed
