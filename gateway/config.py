@@ -57,6 +57,7 @@ from gateway.settings.models import (
 )
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
+from gateway.settings.rules import odd_rules
 from gateway.settings.values import Address, FromFile, Rate, is_loopback, parse_address, shown_url
 
 __all__ = [
@@ -221,6 +222,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     if not (config.hosts or is_loopback(f"http://{config.listen}")):
         yield f"listen: {config.listen} answers to any Host header; name under `hosts` how clients reach it"
     yield from _odd_callers(config)
+    yield from odd_rules(config)
     for name, upstream in config.upstreams.items():
         place = f"upstreams.{name}"
         if upstream.tls.insecure_skip_verify:

@@ -25,6 +25,7 @@ def conflicts(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:
             for path, endpoint in endpoints.items()
         }
         yield from _odd_choices(chosen, list(upstreams))
+        yield from _strangers(data.get("access"), list(upstreams), list(endpoints))
         yield from _shared_prefixes(chosen, prefixes)
     cache, secrets = data.get("cache"), data.get("secrets")
     sealed = isinstance(secrets, Mapping) and secrets.get("keys")
@@ -91,6 +92,18 @@ def _odd_choices(chosen: Mapping[str, object], upstreams: list[str]) -> Iterator
                 yield (*place, index), f"there is no upstream `{name}`{nearest(name, upstreams)}"
             elif name in names[:index]:
                 yield (*place, index), f"`{name}` is in this list already"
+
+
+def _strangers(access: object, upstreams: list[str], endpoints: list[str]) -> Iterator[tuple[YamlPath, str]]:
+    """Yield what rules of access name and nobody has: a rule that was mistyped would protect nothing."""
+    rules = access.get("rules") if isinstance(access, Mapping) else None
+    for index, rule in enumerate(rules if isinstance(rules, list) else []):
+        for key, known in (("upstreams", upstreams), ("endpoints", endpoints)):
+            named = rule.get(key) if isinstance(rule, Mapping) else None
+            for place, name in enumerate(named if isinstance(named, list) else []):
+                if isinstance(name, str) and name not in known:
+                    path: YamlPath = ("access", "rules", index, key, place)
+                    yield path, f"there is no {key[:-1]} `{name}`{nearest(name, known)}"
 
 
 def _shared_prefixes(

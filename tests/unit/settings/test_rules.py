@@ -1,0 +1,105 @@
+"""What `check` says of rules of access that cannot mean what they say."""
+
+import pytest
+
+from gateway.config import ConfigError, load
+
+UPSTREAMS = (
+    "upstreams: {a: {url: 'http://127.0.0.1:1/mcp', trust_annotations: true}, b: 'http://127.0.0.1:2/mcp'}\n"
+)
+KEYS = f"authentication: {{keys: {{ci: {{hash: 'sha256:{'0' * 64}', scopes: [read]}}}}}}\n"
+ENDPOINTS = "endpoints: {/mcp: {}, /b: {upstreams: [b]}}\n"
+
+
+def warned(rules: str, more: str = KEYS) -> list[str]:
+    warnings: list[str] = []
+    load(f"{UPSTREAMS}{ENDPOINTS}{more}access: {{rules: {rules}}}", warn=warnings.append)
+    return warnings
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("[{upstreams: [c]}]", "access.rules[0].upstreams[0]: there is no upstream `c`"),
+        ("[{}, {endpoints: [/mcpp]}]", "access.rules[1].endpoints[0]: there is no endpoint `/mcpp`"),
+        ("[{endpoints: [/mcpp]}]", "did you mean `/mcp`?"),
+    ],
+)
+def test_a_rule_about_what_nobody_has_stops_the_start(rules: str, said: str) -> None:
+    """It was mistyped, and would protect nothing."""
+    with pytest.raises(ConfigError, match=r"there is no") as caught:
+        warned(rules)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            "[{}, {tools: [x], deny: true}]",
+            "access.rules[1] never decides: access.rules[0] is about all of it",
+        ),
+        ("[{tools: ['*']}, {tools: [x]}]", "access.rules[1] never decides"),
+        ("[{tools: [x, y]}, {tools: [y]}]", "access.rules[1] never decides"),
+        (
+            "[{upstreams: [a]}, {upstreams: [a], tools: [x], callers: [key:ci]}]",
+            "access.rules[1] never decides",
+        ),
+        ("[{callers: ['*']}, {claims: {x: [y]}}]", "access.rules[1] never decides"),
+        (
+            "[{annotations: {readOnlyHint: true}}, {tools: [x], annotations: {readOnlyHint: true}}]",
+            "[1] never",
+        ),
+        ("[{upstreams: [b], annotations: {readOnlyHint: true}}]", "annotations: no upstream"),
+        ("[{upstreams: [a], endpoints: [/b]}]", "upstreams: none of them is served at its endpoints"),
+        ("[{claims: {x: [y]}}]", "access.rules[0].claims: nobody has any"),
+        ("[{callers: ['*']}, {scopes: [read]}]", "access.rules[1] never decides"),
+    ],
+)
+def test_a_rule_that_does_nothing_is_said(rules: str, said: str) -> None:
+    """It is no mistake to the machine, and most likely one of whoever wrote it."""
+    assert any(said in warning for warning in warned(rules))
+
+
+@pytest.mark.parametrize("rule", ["scopes: [read]", "callers: [key:ci]", "claims: {x: [y]}"])
+def test_a_rule_about_callers_nobody_can_be_is_said(rule: str) -> None:
+    """Without `authentication` all are alike."""
+    (warning,) = warned(f"[{{{rule}}}]", more="")
+    assert "without `authentication` everybody is `anonymous`" in warning
+
+
+def test_a_rule_that_wants_scopes_which_nobody_has_is_said() -> None:
+    """Keys and certificates grant what is written beside them, and tokens what their issuer says."""
+    more = KEYS.replace(", scopes: [read]", "")
+    (warning,) = warned("[{scopes: [read]}]", more)
+    assert "access.rules[0].scopes: nobody has any" in warning
+
+
+def test_a_default_without_rules_is_said() -> None:
+    """Whoever writes `default: deny` and nothing else means something."""
+    warnings: list[str] = []
+    load(f"{UPSTREAMS}access: {{default: deny}}", warn=warnings.append)
+    assert any("access.default has no effect" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "[{tools: [x], deny: true}, {}]",
+        "[{tools: [x]}, {prompts: [x]}]",
+        "[{callers: [key:ci]}, {}]",
+        "[{callers: ['key:*']}, {callers: [key:ci]}]",
+        "[{claims: {x: [y]}}, {claims: {x: [y, z]}}]",
+        "[{endpoints: [/b]}, {endpoints: [/mcp]}]",
+        "[{upstreams: [a]}, {upstreams: [a, b]}]",
+        "[{upstreams: [a]}, {tools: [x]}]",
+        "[{annotations: {readOnlyHint: true}}, {tools: [x]}]",
+        "[{tools: [x], scopes: [read]}, {tools: [y], scopes: [read], refusal: list}]",
+    ],
+)
+def test_rules_that_may_both_decide_are_not_spoken_of(rules: str) -> None:
+    """Patterns are not compared with one another, so nothing is said that is not so."""
+    more = KEYS
+    if "claims" in rules:
+        more = "authentication: {tokens: {t: {issuer: 'https://issuer.example'}}}\n"
+    assert warned(rules, more) == []
