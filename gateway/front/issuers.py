@@ -24,18 +24,22 @@ Question: TypeAlias = Literal["metadata", "keys", "introspection"]
 LARGEST = 2**20
 """The most bytes of an answer."""
 _CONNECTIONS = 32
-_WAITING = 256
-"""Questions about tokens that wait for one of the connections."""
+WAITING = 256
+"""The most questions about tokens that are under way or wait for a connection."""
 _METADATA_TTL = 3600.0
 _USER_AGENT = f"mcp-gateway/{config.VERSION}"
 
 
 class IssuerDown(Exception):
-    """An authorization server did not answer as it should; the text is for logs and holds no secret."""
+    """An authorization server did not answer as it should; the text is for logs and holds no secret.
 
-    def __init__(self, reason: str, *, retry_after: float = 1.0) -> None:
+    `unasked` says that it was not even asked, and is not to blame.
+    """
+
+    def __init__(self, reason: str, *, retry_after: float = 1.0, unasked: bool = False) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.unasked = unasked
 
 
 class _Absent(Exception):
@@ -89,12 +93,17 @@ class Issuer:
 
     async def introspect(self, token: str) -> Mapping[str, object]:
         """Return what it says of a token; raises IssuerDown."""
-        if self._waiting >= _WAITING:
-            raise IssuerDown("too many questions wait for it")
+        crowded = IssuerDown("too many questions wait for it", unasked=True)
+        if self._waiting >= WAITING:
+            raise crowded
         self._waiting += 1
+        sent = False
         try:
             async with _within(self.settings.timeout), self._turns:
+                sent = True
                 return await self._asked(token)
+        except IssuerDown as error:
+            raise error if sent else crowded from None
         finally:
             self._waiting -= 1
 

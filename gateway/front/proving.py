@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from gateway.front.issuers import Issuer, IssuerDown
-from gateway.front.keyset import Key, KeySet
+from gateway.front.keyset import Key, KeySet, read_keys
 from gateway.front.tokens import Proof, Refused, Terms, Token, judge, judge_header
 from gateway.protocol.call import Partition
 from gateway.support.tasks import Background
@@ -22,6 +24,16 @@ _Question: TypeAlias = "asyncio.Task[Mapping[str, object] | IssuerDown]"
 _UNREAD = Refused("invalid_token", "The token does not count: it is no signed token")
 _UNPROVEN = Refused("invalid_token", "The token does not count: no key of its issuer has signed it")
 _INACTIVE = Refused("invalid_token", "The token does not count: its issuer says that it is not active")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What an issuer made of being asked, for operators."""
+
+    issuer: str
+    said: str
+    next: str | None = None
+    """What to do; None where all is well."""
 
 
 class Signed:
@@ -65,6 +77,21 @@ class Signed:
             return proof if await self._signed(token) else _UNPROVEN
         except IssuerDown as error:
             return _unavailable(error)
+
+    async def examine(self) -> Examined:
+        """Fetch the keys, and say whether tokens can be verified with them."""
+        try:
+            keys = read_keys(await self.issuer.keys())
+        except (IssuerDown, ValueError) as error:
+            advice = f"correct authentication.tokens.{self.name}: issuer, jwks_url or tls; or start it"
+            return Examined(self.name, f"its keys cannot be fetched: {error}", advice)
+        found = {name for key in keys for name in key.fits}
+        accepted = [name for name in self.issuer.settings.algorithms if name in found]
+        if not accepted:
+            advice = f"list what it signs with under authentication.tokens.{self.name}.algorithms"
+            signs = f"has keys for {', '.join(sorted(found))}" if found else "has no key that is fit"
+            return Examined(self.name, f"it {signs}, and none of that is accepted", advice)
+        return Examined(self.name, f"has {len(keys)} key(s), for {', '.join(accepted)}")
 
     async def _signed(self, token: Token) -> bool:
         keys = await self.keys.keys(token.key, token.algorithm)
@@ -111,6 +138,19 @@ class Asked:
             return Refused("invalid_token", "The token does not count: it is no bearer token")
         return judge(said, self._terms, resource, now(), signed=False)
 
+    async def examine(self) -> Examined:
+        """Ask about a token that nobody gave out."""
+        settings = f"authentication.tokens.{self.name}"
+        try:
+            said = await self.issuer.introspect(secrets.token_urlsafe(32))
+        except IssuerDown as error:
+            advice = f"correct {settings}: introspection_url, client_id, client_secret or tls; or start it"
+            return Examined(self.name, f"it cannot be asked about tokens: {error}", advice)
+        if said["active"] is True:
+            advice = f"correct {settings}.introspection_url: whatever that is, it verifies nothing"
+            return Examined(self.name, "it calls a token active that was made up", advice)
+        return Examined(self.name, "answers questions about tokens")
+
     async def _answer(self, value: str, hashed: Partition) -> Mapping[str, object]:
         """Return what the issuer says; an answer that is not to be remembered is shared with nobody."""
         task = self._under_way.get(hashed) if self.remember > 0 else None
@@ -133,6 +173,8 @@ class Asked:
         try:
             said = await self.issuer.introspect(value)
         except IssuerDown as error:
+            if error.unasked:
+                return error
             self._failures += 1
             if self._failures == 1:
                 log.warning("issuer %s cannot be asked about tokens: %s", self.name, error)

@@ -4,6 +4,7 @@ What was verified is remembered under a keyed hash for as long as it may count, 
 nothing: `known` answers those, `verify` all others.
 """
 
+import asyncio
 import hmac
 import math
 import re
@@ -14,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gateway import config
 from gateway.front.issuers import Issuer
-from gateway.front.proving import Asked, Signed
+from gateway.front.proving import Asked, Examined, Signed
 from gateway.front.tokens import LONGEST, Proof, Refused, Token, closed, read
 from gateway.protocol.call import Partition, Principal
 from gateway.support.metrics import Metrics
@@ -94,6 +95,10 @@ class Verifier:
         for issuer in self._issuers.values():
             if isinstance(issuer, Signed):
                 issuer.keys.warm()
+
+    async def examine(self) -> list[Examined]:
+        """Ask every issuer what a verification would, and return what an operator should know."""
+        return list(await asyncio.gather(*(issuer.examine() for issuer in self._issuers.values())))
 
     async def close(self) -> None:
         """Close the connections to all issuers."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Authentication
+from gateway.front.issuers import WAITING
 from gateway.front.keyset import LOOK_AGAIN
 from gateway.front.tokens import LONGEST, Refused
 from gateway.front.verify import Verifier
@@ -604,3 +605,74 @@ async def test_a_certificate_names_a_caller() -> None:
         assert (who.id, who.scopes, who.authorization) == ("cert:robot", {"read"}, None)
         assert who.subject == who.partition is not None
         assert door.verifier.certificate("other").subject != who.subject
+
+
+# For operators
+
+
+@pytest.mark.parametrize(
+    ("script", "members", "said", "next"),
+    [
+        (lambda corp: None, {}, "has 1 key(s), for RS256", None),
+        (lambda corp: corp.on("jwks", failing(500)), {}, "HTTP status 500", "jwks_url"),
+        (lambda corp: corp.on("jwks", saying({})), {}, "it has no list of keys", "jwks_url"),
+        (lambda corp: corp.metadata.update(issuer="x"), {}, "is about another issuer", "issuer, "),
+        (lambda corp: None, {"algorithms": ["ES256"]}, "it has keys for RS256, and none", "algorithms"),
+        (lambda corp: corp.on("jwks", saying({"keys": []})), {}, "it has no key that is fit", "algorithms"),
+    ],
+)
+async def test_an_operator_is_told_whether_keys_can_be_had(
+    corp: AuthorizationServer, script: Any, members: dict[str, Any], said: str, next: str | None
+) -> None:
+    """And what to correct otherwise, before the first caller is refused."""
+    script(corp)
+    async with entrance(tokens={"corp": signed(corp, **members)}) as door:
+        (found,) = await door.verifier.examine()
+        assert found.issuer == "corp"
+        assert said in found.said
+        assert (found.next is None) if next is None else (next in (found.next or ""))
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "next"),
+    [
+        (lambda corp: None, "answers questions about tokens", None),
+        (lambda corp: corp.clients.clear(), "HTTP status 401", "client_secret"),
+        (lambda corp: corp.on("introspect", garbage()), "the answer is no JSON", "introspection_url"),
+        (
+            lambda corp: corp.on("introspect", saying({"active": True})),
+            "it calls a token active that was made up",
+            "it verifies nothing",
+        ),
+    ],
+)
+async def test_an_operator_is_told_whether_an_issuer_can_be_asked(
+    corp: AuthorizationServer, script: Any, said: str, next: str | None
+) -> None:
+    """It has to refuse what nobody gave out."""
+    script(corp)
+    async with entrance(tokens={"corp": asked(corp)}) as door:
+        (found,) = await door.verifier.examine()
+        assert said in found.said
+        assert (found.next is None) if next is None else (next in (found.next or ""))
+
+
+async def test_who_leaves_takes_nothing_from_others(corp: AuthorizationServer) -> None:
+    """The question goes on for those who wait; too many of them are told at once that it cannot be said."""
+    held = asyncio.Event()
+    corp.on("introspect", late(held))
+    async with entrance(tokens={"corp": asked(corp, timeout="60s")}) as door:
+        token = corp.opaque("alice")
+        first, second = (asyncio.create_task(door.who(token)) for _ in range(2))
+        await corp.arrived("introspect")
+        first.cancel()
+        crowd = [asyncio.create_task(door.shown(f"made-up-{n}")) for n in range(WAITING - 1)]
+        await asyncio.sleep(0)
+        for n in range(5):
+            assert await door.unavailable(f"one-too-many-{n}")
+        held.set()
+        assert (await second).id == "corp:alice"
+        # The crowd is no failure of the issuer's: it gets no pause.
+        for task in crowd:
+            task.cancel()
+        await asyncio.wait(crowd)
