@@ -10,7 +10,7 @@ PUBLISHED := .published
 PYPI_SERVERS := 2026.10.19
 NPM_SERVERS := 2026.8.31
 
-.PHONY: help demo test lint check conformance compatibility bench published published-time clean
+.PHONY: help demo test lint check conformance compatibility bench fuzz published published-time clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make published    install the published servers that the tests run, from PyPI and npm"
 	@echo "make compatibility  try every client with every server, and write docs/compatibility.md"
 	@echo "make bench        measure the gateway beside a bare handler and a bare forwarder"
+	@echo "make fuzz         feed the parsers what nobody would send (ARGS='--runs 100000 --seed 7')"
 	@echo "make clean        remove the venv and all that was built"
 
 # Where a registry cannot be reached, the demo has a server less and the tests of published ones fail.
@@ -49,6 +50,9 @@ compatibility: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)
 
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz.run $(ARGS)
+
 published: published-time $(PUBLISHED)/.git-$(PYPI_SERVERS) $(PUBLISHED)/.npm-$(NPM_SERVERS)
 	@:
 
@@ -56,7 +60,7 @@ published-time: $(PUBLISHED)/.time-$(PYPI_SERVERS)
 	@:
 
 clean:
-	rm -rf $(VENV) $(NODE) $(PUBLISHED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NODE) $(PUBLISHED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make an up-to-date venv cost nothing; a changed pyproject.toml installs again.
@@ -75,6 +79,10 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.python
 $(VENV)/.dev: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.fuzz: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $(VENV)/.demo $(VENV)/.dev $@
 
 # The servers have a venv of their own: they choose their SDK themselves.
 $(PUBLISHED)/.time-$(PYPI_SERVERS) $(PUBLISHED)/.git-$(PYPI_SERVERS): $(PUBLISHED)/.%-$(PYPI_SERVERS): | $(VENV)/.python

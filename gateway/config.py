@@ -23,6 +23,7 @@ from gateway.settings.callers import (
 )
 from gateway.settings.conflicts import conflicts, long_forms
 from gateway.settings.document import (
+    MASKED_FROM,
     MOST_BYTES,
     TOO_LARGE,
     ConfigError,
@@ -110,9 +111,6 @@ __all__ = [
 ]
 
 VERSION = version("mcp-caching-gateway")
-
-MASKED_FROM = 6
-"""Characters from which a secret is hidden wherever it stands in the log, inside a word, too."""
 
 _NOT_YET = "not supported by this version"
 _STAND_IN = "a-value-for-a-variable"
@@ -206,7 +204,7 @@ def load(
     for path, message in () if config is None else contradictions(config):
         document.report(path, message)
     if document.problems or config is None:
-        raise ConfigError(sorted(document.problems, key=lambda problem: problem.line))
+        raise ConfigError(document.mistakes())
     for message in (*bare_variables(document, env), *_worth_a_look(config)):
         warn(message)
     return config

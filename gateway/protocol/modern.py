@@ -6,6 +6,7 @@ decoded. The notation of mirrored headers stands in protocol/mirror.py and is of
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper, lru_cache
 from itertools import chain
@@ -214,12 +215,16 @@ def era_of(head: Head, body: bytes) -> Era:
     if head.modern:
         return "modern"
     try:
-        members = split(body)
+        return _era_within(body)
     except Malformed:
-        try:
-            members = split(mended(body))
-        except Malformed:
-            return "legacy" if SESSION in head.lines else "modern"
+        with suppress(Malformed):
+            return _era_within(mended(body))
+    return "legacy" if SESSION in head.lines else "modern"
+
+
+def _era_within(body: bytes) -> Era:
+    """Return the era that a message states itself; raises Malformed, for what is wrong inside as well."""
+    members = split(body)
     if text_or_none(members.get("method")) == "server/discover":
         return "modern"
     return "modern" if META_VERSION in _inner(_inner(members, "params"), "_meta") else "legacy"

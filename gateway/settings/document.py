@@ -7,7 +7,7 @@ variable can become YAML or name another variable (B41). Every problem is collec
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ruamel.yaml import YAML
@@ -21,6 +21,8 @@ Path: TypeAlias = tuple[str | int, ...]
 MOST_BYTES = 2**20
 """The largest file that is read: parsing takes a minute for every few megabytes."""
 TOO_LARGE = "the file is larger than 1 MiB: that is no configuration of this gateway"
+MASKED_FROM = 6
+"""Characters from which a secret is hidden wherever it stands in a text, inside a word, too."""
 _MOST_NODES = 200_000  # aliases of aliases would otherwise grow without bound
 _TAG = "tag:yaml.org,2002:"
 _CREDENTIALS = frozenset({"auth", "headers", "secrets"})
@@ -78,6 +80,8 @@ class Document:
     """Path of a scalar -> its text before variables were put in."""
     moved: dict[Path, Path] = field(default_factory=dict)
     """Path in the data -> where that part stands in the file, when it was translated."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """The variables that were put in, with their values."""
 
     def report(self, path: Path, message: str) -> None:
         """Note what is wrong at a path of the data."""
@@ -85,6 +89,24 @@ class Document:
         problem = Problem(self.file, self.lines.get(place, 1), show_path(place), message)
         if problem not in self.problems:
             self.problems.append(problem)
+
+    def mistakes(self) -> list[Problem]:
+        """Return what is wrong, from top to bottom, with names of variables in the place of values (B42).
+
+        A value may have become a part of a key, or of what a message quotes.
+        """
+        return [
+            replace(problem, path=self._unfilled(problem.path), message=self._unfilled(problem.message))
+            for problem in sorted(self.problems, key=lambda problem: problem.line)
+        ]
+
+    def _unfilled(self, text: str) -> str:
+        for name, value in sorted(self.variables.items(), key=lambda one: -len(one[1])):
+            if len(value) >= MASKED_FROM:
+                # A message may propose what a name of it would be: other case, other signs.
+                spelled = "".join(one if one.isalnum() else r"[\W_]" for one in value)
+                text = re.sub(f"(?i){spelled}", f"${{{name}}}", text)
+        return text
 
     def written(self, path: Path) -> Path:
         """Return the deepest part of a path that stands in the file."""
@@ -346,6 +368,7 @@ class _Reader:
                 complaints.append(
                     f"the variable {name} is empty: a credential made of it would be no credential"
                 )
+            self._document.variables[name] = value
             return value
 
         result = _VARIABLE.sub(put_in, text)

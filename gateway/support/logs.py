@@ -74,11 +74,13 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
         elif secret:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
-    for pattern in _SECRETS:
-        text = pattern.sub(rf"\1{HIDDEN}", text)
-    return _URL_SECRETS.sub(
+    # URLs first: `Bearer https://u:p@h` would lose its scheme, and what follows be no URL any more.
+    text = _URL_SECRETS.sub(
         lambda url: url.group(1) + url.group(3) + ("?" + HIDDEN if url.group(4) else ""), text
     )
+    for pattern in _SECRETS:
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
 
 
 class _KindOnly(logging.Filter):

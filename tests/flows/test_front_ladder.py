@@ -52,6 +52,10 @@ LADDER = {
     "large head": (post(content=b"[", **{f"x{n}": "y" * 20_000 for n in range(4)}), 431),
     "large body": (post(content=b"[" * 2000), 413),
     "no JSON": (post(content=b"{"), 400),
+    "no UTF-8 in a name": (
+        post(content=b'{"method":"x","params":{"_meta":{"\xff":1}}}', without=("mcp-protocol-version",)),
+        400,
+    ),
     "a batch": (post(content=b"[" + body() + b"]"), 400),
     "no _meta": (post(content=b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'), 400),
 }
@@ -109,7 +113,7 @@ async def test_each_refusal_is_counted_by_its_reason() -> None:
         "encoding": 1,
         "header_size": 1,
         "body_size": 1,
-        "malformed": 1,
+        "malformed": 2,
         "envelope": 1,
         "params": 1,
     }.items():

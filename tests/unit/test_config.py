@@ -326,6 +326,25 @@ def test_a_configuration_prints_no_secret() -> None:
         assert "hunter2" not in repr(part) + str(part)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${TOKEN}: 1",
+        "upstreams: {a: {url: http://a, '${TOKEN}': 1}}",
+        "upstreams: {'${TOKEN}': http://a, 'X${TOKEN}': http://a}",
+        "upstreams: {a: http://a}\nlisten: '${TOKEN}'",
+        "upstreams: {a: http://a}\nlog: {level: '${TOKEN}'}",
+        "upstreams: {a: http://a}\nendpoints: {/mcp: {upstreams: ['${TOKEN}']}}",
+        "upstreams: {a: {url: http://a, cache: {min_ttl: {'${TOKEN}': 1s}}}}",
+    ],
+)
+def test_a_mistake_names_the_variable_and_not_its_value(text: str) -> None:
+    """Wherever somebody put it by mistake."""
+    with pytest.raises(ConfigError) as caught:
+        load(text, env={"TOKEN": "Hunter2-hunter2"})
+    assert "unter2" not in str(caught.value)
+
+
 def test_a_settings_fingerprint_sees_every_setting() -> None:
     """Another credential is another cache; the same settings are the same bytes."""
     forms = {

@@ -577,6 +577,8 @@ def test_the_era_of_a_message_is_told_by_the_first_sign(
         (b'{"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":1,"x":"\\ud83d"}}}', True, "modern"),
         (b"nonsense", True, "legacy"),
         (b"nonsense", False, "modern"),
+        (b'{"params":{"_meta":{"\xff":1}}}', False, "modern"),  # unreadable further inside alone
+        (b'{"params":{"\xff":{}}}', True, "legacy"),
     ],
 )
 def test_the_era_of_what_is_no_request(text: bytes, in_session: bool, era: str) -> None:

@@ -81,6 +81,7 @@ def test_a_line_break_in_a_message_starts_no_new_line(written: io.StringIO) -> N
         f"GH_TOKEN={CANARY}",
         f'{{"client_secret": "{CANARY}"}}',
         f"password={CANARY}",
+        f"Bearer https://user:{CANARY}@alpha.example/mcp",
     ],
 )
 def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
