@@ -61,6 +61,8 @@ class Gate:
         )
         self._any_browser = "*" in settings.cors.origins
         self._browsers = frozenset(_read_origins(settings.cors.origins))
+        self._scheme = "http" if settings.tls.cert_file is None else "https"
+        self._public = None if settings.public_url is None else urlsplit(settings.public_url)
         self._proxies = tuple(ipaddress.ip_network(proxy, strict=False) for proxy in settings.trusted_proxies)
         self.cors = bool(settings.cors.origins)
         self.looks_at_peers = bool(self._proxies)
@@ -89,11 +91,28 @@ class Gate:
                     "host", f"Host {host[:200]!r} is not served here; the setting `hosts` allows it"
                 )
         origin = headers.get(hdrs.ORIGIN)
-        if origin is not None and not self._origin_fits(origin):
+        if origin is not None and not (self._origin_fits(origin) or self._is_own(origin, headers, peer)):
             return Refusal(
                 "origin", f"Origin {origin[:200]!r} is not allowed; the setting `origins` allows it"
             )
         return None
+
+    def called_otherwise(self, headers: MultiMapping[str], remote: str | None) -> str | None:
+        """Return the URL that a trusted proxy was asked for, where `public_url` is another at its host (B37).
+
+        Tokens are for the URL that clients know, so that one of another scheme or path is good for nothing.
+        """
+        seen = self._forwarded(headers, remote)
+        if self._public is None or seen is None or seen.host is None:
+            return None
+        name, port = _split_host(seen.host)
+        if not _fits(name, port, (self._public.hostname or "", None)):
+            return None
+        scheme, path = self._public.scheme, self._public.path.rstrip("/")
+        seen_scheme, seen_path = seen.scheme or scheme, path if seen.prefix is None else seen.prefix
+        if (seen_scheme, seen_path) == (scheme, path):
+            return None
+        return f"{seen_scheme}://{name}{seen_path}"
 
     def cors_lines(self, origin: str | None) -> bytes:
         """Return the header lines that every answer to this Origin carries (B36)."""
@@ -117,6 +136,15 @@ class Gate:
         if seen is not None and seen.host is not None:
             return seen.host
         return headers.get(hdrs.HOST, "")
+
+    def _is_own(self, origin: str, headers: MultiMapping[str], peer: str | None) -> bool:
+        """Whether a page is from the very place that it asks; only a Host that was judged is one."""
+        if self._any_host:
+            return False
+        seen = self._forwarded(headers, peer)
+        scheme = self._scheme if seen is None else seen.scheme
+        called = _read_origin(f"{scheme}://{self._host_of(headers, peer)}")
+        return called is not None and _read_origin(origin) == called
 
     def _forwarded(self, headers: MultiMapping[str], remote: str | None) -> Seen | None:
         """Return what trusted proxies say of a request, None when it came from nobody trusted."""

@@ -238,6 +238,7 @@ class _Site:
             ),
         )
         self._welcome: dict[modern.Head, bytes] = {}
+        self._heeded = not self.gate.looks_at_peers
         self._paths = {path.rstrip("/") or "/": path for path in state.pipelines}
         # Both spellings are served; a redirect would lose the body or the scheme (B16).
         self._paths |= {f"{path}/": at for path, at in self._paths.items() if path != "/"}
@@ -273,6 +274,17 @@ class _Site:
     def welcome(self, head: modern.Head) -> bytes | None:
         """Return the CORS lines for header lines that passed every check they can be put to, once before."""
         return self._welcome.get(head)
+
+    def heed(self, request: web.BaseRequest) -> None:
+        """Say once that clients reach the gateway in another way than the configuration has it."""
+        called = None if self._heeded else self.gate.called_otherwise(request.headers, request.remote)
+        if called is not None:
+            self._heeded = True
+            log.warning(
+                "clients reach the gateway as %s, a trusted proxy says, and `public_url` is another: it is "
+                "what clients are told, and what their tokens must be for",
+                called,
+            )
 
     def remember(self, head: modern.Head, cors_lines: bytes) -> None:
         if self.gate.looks_at_peers or not head.common:  # who sent them decides too, or they are rare
@@ -527,6 +539,7 @@ class HttpFront:
             if refusal is not None:
                 error = McpError(INVALID_REQUEST, refusal.message)
                 return failure(403, error, None, refusal.reason)
+            site.heed(request)
         if endpoint is None:
             return site.not_found()
         posted = request.method == "POST"

@@ -399,3 +399,15 @@ async def test_without_loopback_and_hosts_any_host_is_served() -> None:
     async with serving(Answers(), host="0.0.0.0") as gateway:
         assert (await gateway.ask(post(host="pod-7:8080"))).status == 200
         assert (await gateway.ask(post(host="pod-7:8080", origin="http://pod-7:8080"))).status == 403
+
+
+async def test_a_wrong_public_url_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A proxy that speaks https for http://: no client would ever get a token that is good here (B37)."""
+    members = {"public_url": "http://mcp.example.com", "trusted_proxies": ["127.0.0.1"]}
+    async with serving(Answers(), **members) as gateway:
+        for _ in range(2):
+            told = {"x_forwarded_host": "mcp.example.com", "x_forwarded_proto": "https"}
+            assert (await gateway.ask(post(**told))).status == 200
+    said = [record.getMessage() for record in caplog.records if record.name == "gateway.front.http"]
+    assert len(said) == 1
+    assert said[0].startswith("clients reach the gateway as https://mcp.example.com, ")

@@ -93,6 +93,46 @@ def test_a_client_names_no_host_for_itself_through_a_proxy() -> None:
     assert refused(gate, "11.0.0.2", Host="pod-7", Forwarded="for=1.2.3.4;host=mcp.example") == "host"
 
 
+def test_a_page_from_the_place_that_was_asked_for_is_our_own() -> None:
+    """As seen from outside, where the Host is judged: else any page may have any name (B31)."""
+    config = settings(hosts=["mcp.example", "gw.example:8443"], trusted_proxies=["10.0.0.0/8"])
+    gate, proxy = Gate(config, EVERYWHERE), "10.0.0.2"
+    told = {"Host": "pod-7", "X_Forwarded_Host": "mcp.example", "X_Forwarded_Proto": "https"}
+    assert refused(gate, proxy, **told, Origin="https://mcp.example") is None
+    assert refused(gate, proxy, **told, Origin="https://mcp.example:443") is None
+    assert refused(gate, proxy, **told, Origin="http://mcp.example") == "origin"
+    assert refused(gate, proxy, **told, Origin="https://gw.example") == "origin"
+    assert refused(gate, proxy, Host="mcp.example", Origin="http://mcp.example") == "origin"
+    assert refused(gate, "11.0.0.1", Host="gw.example:8443", Origin="http://gw.example:8443") is None
+    assert refused(gate, "11.0.0.1", Host="gw.example:8443", Origin="https://gw.example:8443") == "origin"
+    anybody = Gate(settings(), EVERYWHERE)
+    assert refused(anybody, Host="evil.example", Origin="http://evil.example") == "origin"
+
+
+@pytest.mark.parametrize(
+    ("told", "called"),
+    [
+        ({"X_Forwarded_Host": "mcp.example.com", "X_Forwarded_Proto": "https"}, None),
+        ({"X_Forwarded_Host": "mcp.example.com:443", "X_Forwarded_Prefix": "/tools/gw/"}, None),
+        ({"Forwarded": "host=mcp.example.com;proto=http"}, "http://mcp.example.com/tools/gw"),
+        (
+            {"X_Forwarded_Host": "MCP.example.com", "X_Forwarded_Prefix": "/other"},
+            "https://mcp.example.com/other",
+        ),
+        ({"X_Forwarded_Host": "other.example", "X_Forwarded_Proto": "http"}, None),
+        ({"X_Forwarded_Proto": "http"}, None),
+    ],
+)
+def test_a_public_url_that_is_not_what_clients_call_is_noticed(
+    told: dict[str, str], called: str | None
+) -> None:
+    """By a trusted proxy's word alone (B37)."""
+    gate = Gate(settings(public_url=PUBLIC, trusted_proxies=["10.0.0.0/8"]), EVERYWHERE)
+    headers = CIMultiDict({name.replace("_", "-"): text for name, text in told.items()})
+    assert gate.called_otherwise(headers, "10.0.0.2") == called
+    assert gate.called_otherwise(headers, "11.0.0.2") is None
+
+
 @pytest.mark.parametrize(
     ("remote", "client"),
     [("10.0.0.2", "1.2.3.4"), ("::ffff:10.0.0.2", "1.2.3.4"), ("11.0.0.2", "11.0.0.2"), (None, "")],
