@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import contents, edge, settings, wire
+from tests.fuzz import contents, edge, settings, tokens, wire
 
 _REQUEST = (
     b"content-type: application/json\naccept: application/json, text/event-stream\n"
@@ -47,6 +47,32 @@ _JSON_WORDS = (
     "notifications/progress",
     "2025-03-26",
     "=?base64?",
+)
+_CLAIM_WORDS = (
+    '"iss":"https://corp.example"',
+    '"aud":["',
+    '"exp":1e999',
+    '"nbf":',
+    '"iat":-1',
+    '"sub":""',
+    '"scp":["a"]',
+    '"cnf":{}',
+    "https://gateway.example",
+    "NaN",
+    "true",
+)
+_KEY_WORDS = (
+    '"kty":"RSA","n":"',
+    '"e":"AQAB"',
+    '"kty":"EC","crv":"P-256","x":"',
+    '"y":"',
+    '"kty":"oct","k":"AA"',
+    '"alg":"RS256"',
+    '"use":"enc"',
+    '"key_ops":["verify"]',
+    '"d":"',
+    "Ed448",
+    "P-521",
 )
 _YAML_WORDS = (
     "upstreams:",
@@ -209,6 +235,9 @@ TARGETS = {
             words=("Host: ", "Origin: ", "null", "Access-Control-Request-Headers: mcp-param-a", "localhost"),
         ),
         Target(edge.credential, (b"Bearer abc", b"Basic dTpw\nBearer x"), words=("Bearer ", "DPoP ")),
+        Target(tokens.signed_token, (tokens.TOKEN.encode(),), words=(".", "eyJ", "==")),
+        Target(tokens.token_claims, (json.dumps(tokens.CLAIMS).encode(),), words=_CLAIM_WORDS),
+        Target(tokens.published_keys, (tokens.JWKS,), words=_KEY_WORDS),
         Target(edge.sealed_token, (edge.SEALED.encode(),), words=()),
         Target(
             edge.redaction,
