@@ -32,6 +32,7 @@ from gateway.front.http import FrontState, HttpFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.pipes import Inlet, Outlet, take_over
 from gateway.front.stdio import StdioFront
+from gateway.front.verify import Verifier
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
@@ -86,6 +87,7 @@ class Runtime:
     notebook: Notebook
     mailbox: Mailbox
     sessions: Sessions
+    verifier: Verifier | None = None
     replicated: Replicated | None = None
     rates: Rates = field(default_factory=LocalRates)
 
@@ -109,6 +111,8 @@ class Runtime:
         await self.following.close()
         await self.pool.close()
         await self.mailbox.close()
+        if self.verifier is not None:
+            await self.verifier.close()
         if self.replicated is not None:
             await self.replicated.close()
         await self.background.close(_CLOSING)
@@ -222,6 +226,9 @@ def build(
         notebook,
         mailbox,
         sessions,
+        Verifier(config.authentication, seal, background, metrics, wall_clock, clock=clock)
+        if config.authentication.on
+        else None,
         shared,
         rates,
     )
@@ -329,7 +336,9 @@ class Gateway:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._state = FrontState(runtime.config, runtime.pipelines, runtime.seal, runtime.sessions)
+        self._state = FrontState(
+            runtime.config, runtime.pipelines, runtime.seal, runtime.sessions, runtime.verifier
+        )
         self._front = HttpFront(
             lambda: self._state,
             runtime.metrics,
@@ -343,7 +352,7 @@ class Gateway:
             redis=self._redis,
             status=self.status,
             cache=self,
-            seal=runtime.seal,
+            identify=self._front.identify,
             background=runtime.background,
             request_head=runtime.config.limits.request_head,
         )
@@ -374,6 +383,8 @@ class Gateway:
             await self.stop(0.0)
             raise
         await runtime.start()
+        if listen and runtime.verifier is not None:
+            runtime.verifier.warm()
         runtime.background.start(self._settle(), name="settle")
         return Addresses(endpoints, admin)
 
@@ -440,8 +451,11 @@ class Gateway:
         for change in made:
             await runtime.hub.changed(change)
         log.info("purged by an operator: %d change(s)", len(made))
-        whose = {} if wish.partition is None else {"caller": wish.partition[:16]}
-        purged = [{"upstream": one.upstream, "method": one.method, "uri": one.uri, **whose} for one in made]
+        purged = [
+            {"upstream": one.upstream, "method": one.method, "uri": one.uri}
+            | ({} if one.partition is None else {"caller": one.partition[:16]})
+            for one in made
+        ]
         return {"purged": purged}
 
     def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:

@@ -22,6 +22,8 @@ class Wish:
     method: str | None = None
     uri: str | None = None
     partition: Partition | None = None
+    subject: Partition | None = None
+    """Who that is, where it was verified: some of it may be kept under that name."""
 
 
 class NothingToPurge(Exception):
@@ -42,7 +44,8 @@ def changes(wish: Wish, namespaces: Mapping[UpstreamName, Namespace]) -> tuple[C
         )
     names = list(namespaces) if wish.upstream is None else [UpstreamName(wish.upstream)]
     if wish.uri is None:
-        return tuple(Change(name, wish.method, None, "purge", wish.partition) for name in names)
+        whose = dict.fromkeys([wish.partition, wish.subject or wish.partition])
+        return tuple(Change(name, wish.method, None, "purge", one) for name in names for one in whose)
     if wish.partition is not None:
         raise NothingToPurge("of one caller a method is forgotten or everything, not a single uri")
     if wish.method not in (None, _READ):

@@ -12,10 +12,9 @@ from aiohttp import web
 
 from gateway.front import operations
 from gateway.front.heads import PatientServer
-from gateway.front.operations import Operations, Refused
+from gateway.front.operations import Identify, Operations, Refused
 from gateway.protocol import jsonrpc
 from gateway.support.metrics import Metrics
-from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
 Phase: TypeAlias = Literal["starting", "ready", "degraded", "draining"]
@@ -51,7 +50,7 @@ class AdminFront:
         redis: Callable[[], str | None],
         status: Callable[[], Mapping[str, object]],
         cache: Operations,
-        seal: Seal,
+        identify: Identify,
         background: Background,
         request_head: float,
     ) -> None:
@@ -61,7 +60,7 @@ class AdminFront:
         self._redis = redis
         self._status = status
         self._cache = cache
-        self._seal = seal
+        self._identify = identify
         self._background = background
         self._request_head = request_head
         self._server: PatientServer | None = None
@@ -122,9 +121,9 @@ class AdminFront:
             case "/status.json":
                 return _json(self._status())
             case "/explain":
-                return _json(await operations.explain(request, self._cache, self._seal))
+                return _json(await operations.explain(request, self._cache, self._identify))
             case "/purge":
-                return _json(await operations.purge(request, self._cache, self._seal))
+                return _json(await operations.purge(request, self._cache, self._identify))
             case _:
                 # In a thread: the process metrics read files.
                 text = await asyncio.to_thread(self._metrics.render)

@@ -3,6 +3,9 @@
 What was presented is never repeated, and what an upstream says is passed on only where it is a plain word.
 """
 
+import math
+from typing import Literal
+
 from msgspec import Struct
 
 from gateway.front.stream import Outcome, failure
@@ -20,6 +23,20 @@ class Door(Struct, frozen=True):
     """What every token needs."""
 
 
+class Denied(Struct, frozen=True):
+    """Why a request does not get in."""
+
+    status: Literal[400, 401, 403, 503]
+    word: str
+    """Which names it in metrics."""
+    message: str
+    """For people; it holds nothing of what was presented."""
+    error: str | None = None
+    """As RFC 6750 calls it; None where no credential was presented."""
+    retry_after: float = 0.0
+    """In how many seconds it may go better, with 503."""
+
+
 def bearer(
     door: Door, *, error: str | None = None, description: str | None = None, scopes: str | None = None
 ) -> str:
@@ -33,6 +50,20 @@ def bearer(
     }
     words = ", ".join(f'{name}="{value}"' for name, value in members.items() if value and _quotable(value))
     return f"Bearer {words}".strip()
+
+
+def denied(came: Denied, id: bytes | None, door: Door | None) -> Outcome:
+    """Return why a request does not get in, and what would let it in; without a door nothing would (Z-02)."""
+    error = McpError(INTERNAL_ERROR if came.status == 503 else INVALID_REQUEST, came.message)
+    headers: dict[str, str] = {}
+    if came.status == 503:
+        headers["Retry-After"] = str(math.ceil(came.retry_after))
+    elif door is not None:
+        description = came.message if came.error is not None else None
+        headers["WWW-Authenticate"] = bearer(
+            door, error=came.error, description=description, scopes=" ".join(door.scopes)
+        )
+    return failure(came.status, error, id, came.word, headers)
 
 
 def of_upstream(challenge: Challenge, id: bytes | None, door: Door) -> Outcome:

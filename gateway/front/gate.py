@@ -65,6 +65,8 @@ class Gate:
         self._public = None if settings.public_url is None else urlsplit(settings.public_url)
         self._proxies = tuple(ipaddress.ip_network(proxy, strict=False) for proxy in settings.trusted_proxies)
         self.cors = bool(settings.cors.origins)
+        key_header = settings.authentication.key_header
+        self._allowed = _ALLOWED_HEADERS if key_header is None else (*_ALLOWED_HEADERS, key_header.lower())
         self.looks_at_peers = bool(self._proxies)
         # Remembered answers: nearly every request brings the same few values.
         self._host_fits = lru_cache(_REMEMBERED)(self._judge_host)
@@ -127,7 +129,7 @@ class Gate:
         params = [name.strip() for name in asked if _TOKEN.fullmatch(name.strip())]
         return {
             "Access-Control-Allow-Methods": "GET, POST, DELETE",
-            "Access-Control-Allow-Headers": ", ".join([*_ALLOWED_HEADERS, *params]),
+            "Access-Control-Allow-Headers": ", ".join([*self._allowed, *params]),
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }
 

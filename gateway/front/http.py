@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -18,18 +19,20 @@ from urllib.parse import urlsplit
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
 from msgspec.structs import replace
+from multidict import MultiMapping
 
 from gateway import config
 from gateway.front import challenges, mirror
-from gateway.front.auth import identify
-from gateway.front.challenges import Door
+from gateway.front.auth import Authenticator, Knock, identify
+from gateway.front.challenges import Denied, Door
 from gateway.front.gate import Gate
 from gateway.front.heads import PatientConnection, PatientServer
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.metadata import Resources
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure
-from gateway.front.tls import ListenerTls
+from gateway.front.tls import ListenerTls, shown_certificate
+from gateway.front.verify import Verifier
 from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
     Answer,
@@ -44,7 +47,8 @@ from gateway.protocol.call import (
     Sink,
     UpstreamUnavailable,
 )
-from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, McpError
+from gateway.protocol.envelope import read_id
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError, split
 from gateway.protocol.modern import PostedNotification, Rejection
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
@@ -61,6 +65,7 @@ _LINGER = 5.0  # how long an unread body is read and thrown away so that the ref
 _UNSENT = 131_072
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _REMEMBERED = 512
+_PEEKED = 65_536
 _TICKS = 4  # looks at every open request per shortest deadline
 _LOOKS_AT_ONCE = 200  # open requests; then others have their turn, for thousands may be due a comment
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
@@ -133,6 +138,8 @@ class FrontState:
     seal: Seal
     sessions: Sessions
     """Those of clients of older revisions."""
+    verifier: Verifier | None = None
+    """Tells who shows which credential; None where nothing is verified."""
 
 
 class Stopping(Exception):
@@ -222,6 +229,8 @@ class _Site:
         self.limits = state.config.limits
         self.gate = Gate(state.config, bound)
         self.resources = Resources(state.config, state.pipelines, bound)
+        self.authenticator = Authenticator(state.config, state.seal, state.verifier)
+        self._by_connection = state.config.authentication.certificates.source == "tls"
         self._realm = state.config.identity.name
         self._scopes = tuple(state.config.authentication.scopes)
         self.mirrored = state.config.cache.headers
@@ -255,6 +264,21 @@ class _Site:
         """Return what challenges say of an endpoint to who sent this request."""
         host = request.headers.get(hdrs.HOST, "")
         return Door(self._realm, self.resources.metadata(endpoint, host), self._scopes)
+
+    def knock(self, endpoint: str, request: web.BaseRequest) -> Knock:
+        """Return what is looked at to say who sent a request."""
+        headers = request.headers
+        return Knock(
+            headers,
+            self.resources.url(endpoint, headers.get(hdrs.HOST, "")),
+            self.gate.trusts(request.remote) if self.gate.looks_at_peers else False,
+            partial(shown_certificate, request.transport) if self._by_connection else _nothing_shown,
+        )
+
+    def denied(self, came: Denied, endpoint: str, request: web.BaseRequest) -> Outcome:
+        """Return why a request does not get in, with its id where that has arrived already (B15)."""
+        door = None if self.state.verifier is None else self.door(endpoint, request)
+        return challenges.denied(came, _peeked_id(request), door)
 
     def document(self, request: web.BaseRequest) -> Outcome | None:
         """Return what is said of an endpoint at its well-known places; None at all other paths (Z-03).
@@ -373,6 +397,16 @@ class HttpFront:
             "ssl_shutdown_timeout": _LINGER,
         }
 
+    async def identify(self, headers: MultiMapping[str], endpoint: str | None = None) -> Principal | Denied:
+        """Return whom an endpoint, or else any, would take the sender of these headers for."""
+        site = self._current()
+        known = site.state.pipelines
+        for path in [endpoint] if endpoint is not None and endpoint in known else known:
+            came = await site.authenticator.identify(Knock(headers, site.resources.url(path, "")))
+            if isinstance(came, Principal):
+                break
+        return came
+
     async def drain(self, grace: float) -> None:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""
         self._serving = False
@@ -464,10 +498,14 @@ class HttpFront:
         if endpoint is None and (document := site.document(request)) is not None:
             return self._refused(None, document)
         head = modern.read_head(request.raw_headers)
-        checked = self._check(site, request, responder, endpoint, head)
+        welcome = site.welcome(head)
+        refused = self._turned_away(site, request, responder, endpoint, head, welcome)
+        if refused is not None:
+            return self._refused(endpoint, refused)
+        assert endpoint is not None  # who has none was turned away
+        checked = await self._let_in(site, request, responder, endpoint, head, welcome)
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
-        assert endpoint is not None  # _check answers 404 without one
         if request.method != "POST":
             return self._refused(
                 endpoint, await self._in_session(site, endpoint, request, head, checked, responder)
@@ -520,17 +558,17 @@ class HttpFront:
             log.debug("%s: refused with %d, %s", endpoint or OTHER, refusal.status, refusal.word)
         return refusal
 
-    def _check(
+    def _turned_away(
         self,
         site: _Site,
         request: web.BaseRequest,
         responder: Responder,
         endpoint: str | None,
         head: modern.Head,
-    ) -> Principal | Outcome:
-        """Take a request through S-06, steps 1 to 5; all of it is known before the body is read."""
+        welcome: bytes | None,
+    ) -> Outcome | None:
+        """Take a request through S-06, steps 1 and 2: where it comes from and where it wants to go."""
         headers = request.headers
-        welcome = site.welcome(head)
         if welcome is not None:
             responder.extra_head = welcome
         else:
@@ -542,21 +580,38 @@ class HttpFront:
             site.heed(request)
         if endpoint is None:
             return site.not_found()
-        posted = request.method == "POST"
-        if not posted and not (request.method in VERBS and modern.SESSION in head.lines):
+        if request.method != "POST" and not (request.method in VERBS and modern.SESSION in head.lines):
             return _other_verb(site, request)
         if "?" in request.raw_path and "access_token" in request.query:
             error = McpError(INVALID_REQUEST, "A token belongs in the Authorization header, not in the query")
             return failure(400, error, None, "authorization")
-        principal = identify(headers, site.state.seal)
-        if isinstance(principal, Rejection):
-            return _authorization(principal)
-        if welcome is None and posted:
-            unfit = _check_content(head, headers)
+        return None
+
+    async def _let_in(
+        self,
+        site: _Site,
+        request: web.BaseRequest,
+        responder: Responder,
+        endpoint: str,
+        head: modern.Head,
+        welcome: bytes | None,
+    ) -> Principal | Outcome:
+        """Return who sent a request, after S-06, steps 3 to 5; all of it is known before the body is read."""
+        caller: Principal | Denied
+        if site.state.verifier is None:
+            caller = identify(request.headers, site.state.seal)
+        else:
+            knock = site.knock(endpoint, request)
+            known = site.authenticator.known(knock)  # which costs no turn of the loop
+            caller = await site.authenticator.identify(knock) if known is None else known
+        if isinstance(caller, Denied):
+            return site.denied(caller, endpoint, request)
+        if welcome is None and request.method == "POST":
+            unfit = _check_content(head, request.headers)
             if unfit is not None:
                 return unfit
             site.remember(head, responder.extra_head)
-        return _check_sizes(site, request, responder) or principal
+        return _check_sizes(site, request, responder) or caller
 
     async def _call(
         self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
@@ -624,9 +679,20 @@ def _only(allow: str) -> Outcome:
     return failure(405, error, None, "verb", {"Allow": allow})
 
 
-def _authorization(rejection: Rejection) -> Outcome:
-    assert rejection.error is not None
-    return failure(rejection.status, rejection.error, None, "authorization", rejection.headers)
+def _nothing_shown() -> None:
+    return None
+
+
+def _peeked_id(request: web.BaseRequest) -> bytes | None:
+    """Return the id of a request that does not get in, if it is there to be read at no expense."""
+    content = request.content
+    if request.method != "POST" or not content.is_eof() or (request.content_length or 0) > _PEEKED:
+        return None
+    body = content.read_nowait()
+    try:
+        return None if len(body) > _PEEKED else read_id(split(body))
+    except Malformed:
+        return None
 
 
 def _check_content(head: modern.Head, headers: Mapping[str, str]) -> Outcome | None:

@@ -1,19 +1,22 @@
 """Reads what an operator asks of the cache over HTTP, and refuses a purge that a web page asks for."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeAlias
 
 from aiohttp import hdrs, web
+from multidict import MultiMapping
 
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.purge import NothingToPurge, Wish
-from gateway.front.auth import identify
+from gateway.front.auth import ANONYMOUS
+from gateway.front.challenges import Denied
 from gateway.protocol.call import Principal
 from gateway.protocol.jsonrpc import Malformed, split, text_of, value
-from gateway.protocol.modern import Rejection
-from gateway.support.seal import Seal
+
+Identify: TypeAlias = Callable[[MultiMapping[str], str | None], Awaitable[Principal | Denied]]
+"""Says whom an endpoint would take the sender of some headers for; without an endpoint any of them."""
 
 _ASKED = ("endpoint", "method", "name", "uri", "capabilities", "arguments", "caller", "scopes")
 _NAMED = ("upstream", "method", "uri")
@@ -38,14 +41,14 @@ class Refused(Exception):
         self.status = status
 
 
-async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) -> Report:
+async def explain(request: web.BaseRequest, operations: Operations, identify: Identify) -> Report:
     """Answer what the cache would do; raises Refused.
 
-    An Authorization header says on whose behalf. It is hashed as that of any caller, and goes no further.
+    An Authorization header says on whose behalf. It is judged as that of any caller, and goes no further.
     """
     query = request.query
     _check_known(query.keys(), _ASKED)
-    caller = _caller(request, seal)
+    caller = await _caller(request, identify, query.get("endpoint"))
     if "method" not in query:
         raise Refused(400, "say which method: ?method=tools/list")
     question = Question(
@@ -63,27 +66,35 @@ async def explain(request: web.BaseRequest, operations: Operations, seal: Seal) 
         raise Refused(400, str(error)) from None
 
 
-async def purge(request: web.BaseRequest, operations: Operations, seal: Seal) -> Report:
+async def purge(request: web.BaseRequest, operations: Operations, identify: Identify) -> Report:
     """Forget what the operator names; raises Refused, also for whatever a browser sends for another page.
 
-    The Authorization header counts where the body says `"caller": true`, and is hashed like any caller's: a
+    The Authorization header counts where the body says `"caller": true`, and is judged like any caller's: a
     proxy that adds one of its own must not turn a purge of everything into one of a single caller.
     """
     _check_origin(request.headers)
     if request.content_type != "application/json":
         raise Refused(415, 'post a JSON object as application/json, such as {"upstream": "github"}')
     try:
-        return await operations.purge(_wish(await _body(request), partial(_caller, request, seal)))
+        wish, of_caller = _wish(await _body(request))
+        if of_caller:
+            caller = await _caller(request, identify, None)
+            if caller.partition is None:
+                raise Refused(400, '"caller" needs the caller\'s token in an Authorization header')
+            wish = replace(wish, partition=caller.partition, subject=caller.subject)
+        return await operations.purge(wish)
     except NothingToPurge as error:
         raise Refused(400, str(error)) from None
 
 
-def _caller(request: web.BaseRequest, seal: Seal) -> Principal:
+async def _caller(request: web.BaseRequest, identify: Identify, endpoint: str | None) -> Principal:
     """Return who an Authorization header stands for, without the header itself."""
-    caller = identify(request.headers, seal)
-    if isinstance(caller, Rejection):
-        raise Refused(400, "" if caller.error is None else caller.error.message)
-    return Principal(caller.partition)
+    caller = await identify(request.headers, endpoint)
+    if isinstance(caller, Principal):
+        return replace(caller, authorization=None)
+    if caller.word == "unauthenticated":
+        return ANONYMOUS
+    raise Refused(503 if caller.status == 503 else 400, caller.message)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
@@ -111,7 +122,8 @@ async def _body(request: web.BaseRequest) -> bytes:
     return body
 
 
-def _wish(body: bytes, caller: Callable[[], Principal]) -> Wish:
+def _wish(body: bytes) -> tuple[Wish, bool]:
+    """Return what to forget, and whether only of the caller whose credential comes with it."""
     try:
         members = split(body)
         _check_known(members, _WISHED)
@@ -124,17 +136,13 @@ def _wish(body: bytes, caller: Callable[[], Principal]) -> Wish:
         raise Refused(400, "upstream, method and uri are texts")
     if said.get("caller") not in (None, False, True):
         raise Refused(400, '"caller" is true or false')
-    partition = None
-    if said.get("caller") is True:
-        named += 1
-        partition = caller().partition
-        if partition is None:
-            raise Refused(400, '"caller" needs the caller\'s token in an Authorization header')
+    of_caller = said.get("caller") is True
+    named += of_caller
     if not named and said.get("all") is not True:
         raise Refused(400, 'say what: upstream, method, uri or caller, or "all": true')
     if named and said.get("all") not in (None, False):
         raise Refused(400, '"all" goes with nothing else')
-    return Wish(upstream, method, uri, partition)
+    return Wish(upstream, method, uri), of_caller
 
 
 def _check_known(keys: Iterable[str], known: tuple[str, ...]) -> None:

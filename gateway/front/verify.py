@@ -138,7 +138,7 @@ class Verifier:
         holder = self._holder(value)
         if holder is None:
             return self._counted("key", _NO_KEY)
-        verdict = self._of_key(f"Bearer {value}", None, *holder)
+        verdict = self._of_key(f"Bearer {value}", *holder)
         return self._counted("key", verdict)
 
     def certificate(self, name: str) -> Principal:
@@ -161,17 +161,16 @@ class Verifier:
         return found
 
     def _key(self, credential: str, resource: str, name: str, key: config.ApiKey) -> Verdict:
-        verdict = self._of_key(credential, credential, name, key)
+        # It proves who somebody is to us alone: no upstream is shown it, whatever it is told of its callers.
+        verdict = self._of_key(credential, name, key)
         if isinstance(verdict, Principal):
             self._remember(self._known, credential, resource, verdict, math.inf)
         return self._counted("key", verdict)
 
-    def _of_key(self, hashed: str, authorization: str | None, name: str, key: config.ApiKey) -> Verdict:
+    def _of_key(self, hashed: str, name: str, key: config.ApiKey) -> Verdict:
         if key.expires is not None and key.expires <= self._now():
             return _KEY_IS_OVER
-        return self._principal(
-            f"key:{name}", hashed, authorization, key.expires, self._granted(key.scopes), {}
-        )
+        return self._principal(f"key:{name}", hashed, None, key.expires, self._granted(key.scopes), {})
 
     # Tokens
 

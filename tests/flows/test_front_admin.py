@@ -7,15 +7,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from multidict import MultiMapping
 
 from gateway.core.explain import Question, Report
 from gateway.core.purge import Wish
 from gateway.front.admin import AdminFront, Phase
+from gateway.front.auth import identify
+from gateway.front.challenges import Denied
 from gateway.protocol.call import Principal
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from tests.support.front import Client, Reply
+
+SEAL = Seal(["0123456789abcdef0123456789abcdef"])
 
 
 @dataclass
@@ -58,6 +63,10 @@ class Asked:
         return {"purged": [wish.upstream]}
 
 
+async def _identify(headers: MultiMapping[str], endpoint: str | None) -> Principal | Denied:
+    return identify(headers, SEAL)
+
+
 @asynccontextmanager
 async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
     """Serve until the test is done."""
@@ -70,7 +79,7 @@ async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
         redis=lambda: admin.redis,
         status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
         cache=Asked(),
-        seal=Seal(),
+        identify=_identify,
         background=background,
         request_head=request_head,
     )

@@ -271,7 +271,9 @@ class Reachable:
             found.append(await self.ask(method, {"cursor": cursor}, **options))
         return found
 
-    async def admin(self, path: str, posted: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+    async def admin(
+        self, path: str, posted: Mapping[str, Any] | None = None, *, token: str | None = None
+    ) -> tuple[int, Any]:
         """Return status and JSON of an operator's page, or of what is posted to it."""
         assert self.addresses.admin is not None
         at = urlsplit(self.addresses.admin)
@@ -280,6 +282,7 @@ class Reachable:
             body = b"" if posted is None else json.dumps(posted).encode()
             head = f"{'GET' if posted is None else 'POST'} {path} HTTP/1.1\r\nHost: {at.netloc}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+            head += "" if token is None else f"Authorization: Bearer {token}\r\n"
             writer.write(f"{head}\r\n".encode() + body)
             answered, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:

@@ -1,0 +1,271 @@
+"""Who gets in and who does not: what is answered at the door, and what outlives a token (Z-01 to Z-08)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from tests.support.authorization_server import AuthorizationServer, failing, late
+from tests.support.legacy_client import LegacyClient
+from tests.support.running import Clock, Running, running
+from tests.support.scripted import ScriptedUpstream, tool
+
+PUBLIC = "https://mcp.example.com"
+RESOURCE = f"{PUBLIC}/mcp"
+SAID = f"{PUBLIC}/.well-known/oauth-protected-resource/mcp"
+KEY = "mcpgw_0123456789abcdef"
+KEYS = {"ci": {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}", "scopes": ["read"]}}
+APP = "https://app.example"
+
+
+@pytest.fixture
+async def corp() -> AsyncIterator[AuthorizationServer]:
+    async with AuthorizationServer() as server:
+        server.extra = {"aud": RESOURCE}
+        yield server
+
+
+@pytest.fixture
+async def alpha() -> AsyncIterator[ScriptedUpstream]:
+    async with ScriptedUpstream(tools=[tool("a")]) as upstream:
+        yield upstream
+
+
+@asynccontextmanager
+async def guarded(
+    corp: AuthorizationServer,
+    alpha: ScriptedUpstream | Mapping[str, Any],
+    *,
+    wall_clock: Clock | None = None,
+    token: Mapping[str, Any] | None = None,
+    **authentication: Any,
+) -> AsyncIterator[Running]:
+    """Run a gateway that lets in who has a token of `corp`, or whatever else the settings say."""
+    settings = {"tokens": {"corp": {"issuer": corp.issuer, **(token or {})}}, **authentication}
+    members: dict[str, Any] = {"public_url": PUBLIC, "cors": {"origins": [APP]}, "admin": "127.0.0.1:0"}
+    async with running(
+        {"alpha": alpha}, wall_clock=wall_clock, authentication=settings, **members
+    ) as gateway:
+        yield gateway
+
+
+# Who gets in
+
+
+async def test_who_shows_a_token_gets_in_and_who_does_not_is_told_where_to_get_one(corp, alpha):
+    """Z-02: 401 with the document and the scopes; an error only where one was shown; id and CORS."""
+    async with guarded(corp, alpha, scopes=["mcp"]) as gateway:
+        token = corp.mint("alice", scope="mcp other")
+        assert (await gateway.ask("tools/list", token=token)).names == ["alpha__a"]
+        before = len(alpha.requests)
+        stranger = await gateway.ask("tools/list", id="mine", headers={"origin": APP})
+        assert stranger.status == 401
+        assert stranger.header("www-authenticate") == (
+            f'Bearer realm="mcp-gateway", scope="mcp", resource_metadata="{SAID}"'
+        )
+        assert stranger.message["id"] == "mine"
+        assert stranger.header("access-control-allow-origin") == APP
+        wrong = await gateway.ask(
+            "tools/call", {"name": "alpha__a"}, token=corp.mint(aud="https://else.example")
+        )
+        assert wrong.status == 401
+        said = wrong.header("www-authenticate") or ""
+        assert said.startswith('Bearer realm="mcp-gateway", error="invalid_token", error_description="')
+        assert said.endswith(f'scope="mcp", resource_metadata="{SAID}"')
+        assert len(alpha.requests) == before
+        assert await gateway.counted('rejected_total{endpoint="/mcp",reason="unauthenticated"') == 1
+        assert await gateway.counted('rejected_total{endpoint="/mcp",reason="token"') == 1
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "subscriptions/listen", "no/such"])
+async def test_every_request_takes_a_token(corp, alpha, method):
+    """Z-01: whatever it asks for; nothing is said about what there is."""
+    async with guarded(corp, alpha) as gateway:
+        refused = await gateway.ask(method, {"name": "alpha__a"}, judged=False)
+        assert (refused.status, refused.code) == (401, -32600)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "error"),
+    [
+        ({"authorization": "Basic dTpw"}, 401, "invalid_token"),
+        ({"authorization": "Bearer"}, 400, "invalid_request"),
+        ({"authorization": "Bearer a b"}, 400, "invalid_request"),
+        ({"authorization": "Bearer " + "x" * 20_000}, 400, "invalid_request"),
+        ({"authorization": "Bearer nonsense"}, 401, "invalid_token"),
+        ({"authorization": f"Bearer {KEY}", "x-api-key": KEY}, 400, "invalid_request"),
+        ({"x-api-key": "mcpgw_other"}, 401, "invalid_token"),
+    ],
+)
+async def test_a_credential_that_is_none_is_no_way_in(corp, alpha, headers, status, error):
+    """Z-04: a malformed one is a 400; two at once are. Also where anybody gets in who shows none."""
+    async with guarded(corp, alpha, keys=KEYS, key_header="X-API-Key", anonymous=True) as gateway:
+        refused = await gateway.ask("tools/list", headers=headers)
+        assert refused.status == status
+        assert f'error="{error}"' in (refused.header("www-authenticate") or "")
+        assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+
+
+async def test_a_token_without_a_scope_that_all_need_is_told_which(corp, alpha):
+    """Z-04: 403 with every such scope; a scope that includes it will do. Keys need none."""
+    settings = {"scopes": ["mcp", "read"], "implies": {"admin": ["mcp", "read"]}, "keys": KEYS}
+    async with guarded(corp, alpha, **settings) as gateway:
+        refused = await gateway.ask("tools/list", id=7, token=corp.mint(scope="mcp"))
+        assert (refused.status, refused.message["id"]) == (403, 7)
+        said = refused.header("www-authenticate") or ""
+        assert 'error="insufficient_scope"' in said
+        assert 'scope="mcp read"' in said
+        assert (await gateway.ask("tools/list", token=corp.mint(scope="admin"))).status == 200
+        assert (await gateway.ask("tools/list", token=KEY)).status == 200
+
+
+async def test_a_key_comes_in_either_header_and_goes_no_further(corp, alpha):
+    """It proves who somebody is to us: no upstream sees it, though it sees callers' tokens (Z-09)."""
+    upstream = {"url": alpha.url, "auth": "forward"}
+    async with guarded(corp, upstream, keys=KEYS, key_header="X-API-Key") as gateway:
+        assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=KEY)).status == 200
+        assert (
+            await gateway.ask("tools/call", {"name": "alpha__a"}, headers={"x-api-key": KEY})
+        ).status == 200
+        token = corp.mint()
+        assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)).status == 200
+        shown = {received.header("authorization") for received in alpha.requests}
+        assert shown == {None, f"Bearer {token}"}
+        assert all(received.header("x-api-key") is None for received in alpha.requests)
+
+
+async def test_an_issuer_that_does_not_answer_lets_nobody_in_and_sends_nobody_away(corp, alpha):
+    """503 and when to come back, never a 401 that makes clients throw good tokens away."""
+    corp.on("jwks", failing(500))
+    async with guarded(corp, alpha) as gateway:
+        refused = await gateway.ask("tools/list", id="a", token=corp.mint())
+        assert (refused.status, refused.code, refused.message["id"]) == (503, -32603, "a")
+        assert int(refused.header("retry-after") or 0) >= 1
+        assert refused.header("www-authenticate") is None
+        assert (await gateway.ask("tools/list")).status == 401
+        assert await gateway.counted('rejected_total{endpoint="/mcp",reason="issuer"') == 1
+
+
+async def test_an_issuer_that_hangs_is_waited_for_as_long_as_is_written(corp, alpha):
+    """And by nobody who has another credential."""
+    corp.on("jwks", late())
+    async with guarded(corp, alpha, token={"timeout": 0.2}, keys=KEYS) as gateway:
+        assert (await gateway.ask("tools/list", token=KEY)).status == 200
+        assert (await gateway.ask("tools/list", token=corp.mint())).status == 503
+
+
+async def test_a_client_that_leaves_while_its_token_is_judged_costs_nothing(corp, alpha):
+    """S-21: the answer of the issuer still counts for who comes next."""
+    go = asyncio.Event()
+    corp.on("jwks", late(go))
+    async with guarded(corp, alpha) as gateway:
+        token = corp.mint()
+        async with gateway.open("tools/list", token=token) as exchange:
+            await corp.arrived("jwks")
+            exchange.leave()
+        await gateway.busy(0)
+        go.set()
+        assert (await gateway.ask("tools/list", token=token)).status == 200
+
+
+# What outlives a token
+
+
+async def test_a_renewed_token_goes_on_with_what_its_bearer_was_given(corp, alpha):
+    """M-12, Z-08: cursors belong to the person; another one's token opens none of it."""
+    alpha.tools = [tool(name) for name in "abc"]
+    limits = {"page_size": 1}
+    tokens = {"corp": {"issuer": corp.issuer}}
+    async with running(
+        {"alpha": alpha}, public_url=PUBLIC, authentication={"tokens": tokens}, limits=limits
+    ) as gateway:
+        first = await gateway.ask("tools/list", token=corp.mint("alice"))
+        cursor = {"cursor": first.result["nextCursor"]}
+        second = await gateway.ask("tools/list", cursor, token=corp.mint("alice"))
+        assert second.names == ["alpha__b"]
+        foreign = await gateway.ask("tools/list", cursor, token=corp.mint("bob"))
+        assert foreign.code == -32602
+
+
+async def test_an_older_clients_session_goes_on_with_a_renewed_token(corp, alpha):
+    """X-20: for another person, and without a token, it does not exist."""
+    async with guarded(corp, alpha) as gateway:
+        (url,) = gateway.addresses.endpoints
+        async with LegacyClient(url, token=corp.mint("alice")) as client:
+            client.token = corp.mint("alice")
+            listed = await client.ask("tools/list")
+            assert [one["name"] for one in listed["result"]["tools"]] == ["alpha__a"]
+            client.token = corp.mint("bob")
+            async with client.open("tools/list") as posted:
+                assert (await posted.whole()).status == 404
+            client.token = None
+            async with client.open("tools/list") as posted:
+                refused = await posted.whole()
+                assert refused.status == 401
+                assert SAID in refused.headers["www-authenticate"]
+            client.token = corp.mint("alice")
+
+
+async def test_streams_end_with_the_token_they_were_opened_with(corp, alpha):
+    """A listen with its result, an older client's standing stream as well; a renewed token opens another."""
+    wall = Clock(time.time())  # stands still, so that the token counts for as long as the test likes
+    async with guarded(corp, alpha, wall_clock=wall, token={"leeway": 0}) as gateway:
+        (url,) = gateway.addresses.endpoints
+        short = corp.mint("alice", expires_in=1, iat=None)
+        wanted = {"notifications": {"toolsListChanged": True}}
+        async with (
+            gateway.open("subscriptions/listen", wanted, token=short) as listening,
+            LegacyClient(url, token=short) as client,
+        ):
+            async with client.listen() as stream:
+                assert (await listening.answer()).result["resultType"] == "complete"
+                wall.advance(5.0)
+                while await stream.next() is not None:
+                    pass  # it was opened anew until its time was over here, too
+            assert (await gateway.ask("tools/list", token=short)).status == 401
+            client.token = corp.mint("alice", iat=None)
+            async with client.listen():
+                await gateway.subscribed(1)
+
+
+async def test_what_is_private_is_kept_by_token_or_by_person_as_is_written(corp):
+    """C-18, and `partition: subject`: another token of the same person finds it, another person never."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")], scope="private") as one,
+        ScriptedUpstream(tools=[tool("b")], scope="private") as two,
+    ):
+        upstreams = {"one": one, "two": {"url": two.url, "cache": {"partition": "subject"}}}
+        tokens = {"corp": {"issuer": corp.issuer}}
+        async with running(upstreams, public_url=PUBLIC, authentication={"tokens": tokens}) as gateway:
+            for subject in ("alice", "alice", "bob"):
+                listed = await gateway.ask("tools/list", token=corp.mint(subject))
+                assert listed.names == ["one__a", "two__b"]
+            counts = [
+                sum(received.method == "tools/list" for received in upstream.requests)
+                for upstream in (one, two)
+            ]
+            assert counts == [3, 2]
+
+
+# Operators
+
+
+async def test_an_operator_asks_and_forgets_on_behalf_of_a_verified_caller(corp):
+    """What is kept by person is found and forgotten with any token of that person."""
+    async with ScriptedUpstream(tools=[tool("a")], scope="private") as alpha:
+        upstream = {"url": alpha.url, "cache": {"partition": "subject"}}
+        async with guarded(corp, upstream) as gateway:
+            assert (await gateway.ask("tools/list", token=corp.mint("alice"))).status == 200
+            path = "/explain?method=tools/list"
+            status, said = await gateway.admin(path, token=corp.mint("alice"))
+            assert (status, said["parts"][0]["verdict"]) == (200, "HIT")
+            status, said = await gateway.admin(path, token="x")
+            assert (status, "does not count" in said["error"]) == (400, True)
+            status, _ = await gateway.admin("/purge", {"caller": True}, token=corp.mint("alice"))
+            assert status == 200
+            status, said = await gateway.admin(path, token=corp.mint("alice"))
+            assert said["parts"][0]["verdict"] == "MISS"
