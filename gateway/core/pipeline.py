@@ -169,9 +169,9 @@ class Pipeline:
             case kind:
                 assert_never(kind)
 
-    def passes(self, method: str, principal: Principal | None = None) -> bool:
-        """Whether an upstream may serve a method that is not known here (K-08), to this caller."""
-        sight = None if self._policy is None or principal is None else self._policy.sight(principal)
+    def passes(self, method: str, principal: Principal) -> bool:
+        """Whether an upstream may serve this caller a method that is not known here (K-08)."""
+        sight = None if self._policy is None else self._policy.sight(principal)
         return self._federation.carrier(method, sight) is not None
 
     async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:

@@ -103,8 +103,8 @@ class Pipeline(Protocol):
         """Relay until the client leaves (cancellation) or the gateway stops (a graceful result, L-10)."""
         ...
 
-    def passes(self, method: str) -> bool:
-        """Whether an upstream may serve a method that is not known here (K-08)."""
+    def passes(self, method: str, principal: Principal) -> bool:
+        """Whether an upstream may serve this caller a method that is not known here (K-08)."""
         ...
 
     def give_up(self, call: Call, principal: Principal) -> None:
@@ -521,7 +521,7 @@ class HttpFront:
             head,
             body,
             depth=site.limits.depth,
-            passes=site.state.pipelines[endpoint].passes,
+            passes=lambda method: site.state.pipelines[endpoint].passes(method, checked),
             strict_tasks=site.state.config.strict_task_headers,
         )
         match accepted:

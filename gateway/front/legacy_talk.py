@@ -69,7 +69,7 @@ class Pipeline(Protocol):
 
     async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer: ...
 
-    def passes(self, method: str) -> bool: ...
+    def passes(self, method: str, principal: Principal) -> bool: ...
 
     def give_up(self, call: Call, principal: Principal) -> None:
         """Let a call end that was answered with questions, as the client will not answer them."""
@@ -259,7 +259,12 @@ class Talk:
             case "resources/unsubscribe":
                 await self._sessions.unsubscribe(visit.session, legacy_client.uri_of(asked.params))
                 return legacy_answers.EMPTY
-        call = legacy_client.call_of(asked, visit.session.held, visit.session.level, self._pipeline.passes)
+        call = legacy_client.call_of(
+            asked,
+            visit.session.held,
+            visit.session.level,
+            lambda method: self._pipeline.passes(method, visit.principal),
+        )
         result = await self._in_rounds(visit, call, outlet)
         return legacy_answers.result_of(asked.method, result, visit.session.held.dialect)
 

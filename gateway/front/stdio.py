@@ -155,7 +155,7 @@ class StdioFront:
             head,
             line,
             depth=self._config.limits.depth,
-            passes=self._pipeline.passes,
+            passes=lambda method: self._pipeline.passes(method, self._principal),
         )
         match accepted:
             case Call():

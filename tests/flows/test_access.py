@@ -228,7 +228,9 @@ async def test_a_hidden_method_is_not_served(alpha):
         alpha.on("com.example/open", result({}))
         assert (await gateway.ask("com.example/open", judged=False)).status == 200
         hidden = await gateway.ask("com.example/hidden")
-        assert (hidden.status, hidden.code) == (404, -32601)
+        unknown = await gateway.ask("tasks/absent.hidden")
+        assert (hidden.status, hidden.code) == (unknown.status, unknown.code) == (404, -32601)
+        assert hidden.body.replace(b"com.example/", b"") == unknown.body.replace(b"tasks/absent.", b"")
         assert not alpha.seen("com.example/hidden")
 
 

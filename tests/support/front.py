@@ -78,7 +78,7 @@ class Answers:
         """Do the work; a listen is no different here."""
         return await self.handle(call, principal, sink.emit)
 
-    def passes(self, method: str) -> bool:
+    def passes(self, method: str, principal: Principal) -> bool:
         """Whether an upstream may serve what is not known here: none does."""
         return False
 
