@@ -16,7 +16,7 @@ from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
 from gateway.config import MASKED_FROM, VERSION, Config, Upstream, parse_address, parse_redis_url
-from gateway.core.access import said_of
+from gateway.core.access import said_of, somebody
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
 from gateway.core.explain import Question, Report, Unanswerable
@@ -653,11 +653,19 @@ def alone(config: Config) -> Config:
     return config.model_copy(update={"cache": config.cache.model_copy(update={"redis": None})})
 
 
-async def list_tools(config: Config, endpoint: str, principal: Principal | None = None) -> ToolListing:
+async def list_tools(
+    config: Config,
+    endpoint: str,
+    *,
+    caller: str | None = None,
+    scopes: Sequence[str] = (),
+    claims: Mapping[str, object] | None = None,
+) -> ToolListing:
     """Reach the upstreams once and return what a client of this endpoint will see; listens nowhere.
 
-    Without a principal the rules of `access` are set aside: it is what there is to be seen.
+    Without a caller the rules of `access` are set aside: it is what there is to be seen.
     """
+    principal = None if caller is None else somebody(config, caller, scopes, claims)
     runtime = build(alone(config))
     await runtime.start(follow=False)
     try:

@@ -67,7 +67,15 @@ class App(Protocol):
         warnings: Sequence[str] = (),
     ) -> int: ...
 
-    def list_tools(self, config: Config, endpoint: str) -> "Coroutine[None, None, ToolListing]": ...
+    def list_tools(
+        self,
+        config: Config,
+        endpoint: str,
+        *,
+        caller: str | None = None,
+        scopes: Sequence[str] = (),
+        claims: Mapping[str, object] | None = None,
+    ) -> "Coroutine[None, None, ToolListing]": ...
 
 
 def main(argv: Sequence[str] | None = None, *, app: App | None = None) -> int:
@@ -278,12 +286,26 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     import asyncio  # only here, as gateway.app: the quick commands start without either
 
     try:
-        listing = asyncio.run((app or _app()).list_tools(settings, endpoint))
+        claims = _claims(arguments)
+    except ValueError as error:
+        return _complain(str(error), "such as --as corp:alice --scopes 'read write'", code=WRONG)
+    try:
+        listing = asyncio.run(
+            (app or _app()).list_tools(
+                settings,
+                endpoint,
+                caller=arguments.caller,
+                scopes=(arguments.scopes or "").split(),
+                claims=claims,
+            )
+        )
     except OSError as error:
         return _cannot_start(settings, error)
     code = PROBLEMS if listing.problems else FINE
     if arguments.json:
         report = {"endpoint": endpoint, "tools": [asdict(tool) for tool in listing.tools]}
+        if arguments.caller is not None:
+            report["kept"] = [{"name": name, "why": why} for name, why in listing.kept]
         print(json.dumps({**report, "problems": list(listing.problems)}, ensure_ascii=False))
         return code
     rows = [
@@ -291,11 +313,23 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
         for tool in listing.tools
     ]
     print(_table(rows) if rows else f"{endpoint} shows no tools")
+    for name, why in listing.kept:
+        print(f"{_plain(name)}: {why}")
     for problem in listing.problems:
         print(f"problem: {_plain(problem)}", file=sys.stderr)
     if listing.problems:
         return _complain("the list is not complete", "mend the above and run this again", code=code)
     return code
+
+
+def _claims(arguments: argparse.Namespace) -> Mapping[str, object]:
+    """Return what the token says of the caller whom the command names; raises ValueError."""
+    if arguments.caller is None and (arguments.scopes is not None or arguments.claims is not None):
+        raise ValueError("--scopes and --claims are those of the caller that --as names")
+    claims = {} if arguments.claims is None else json.loads(arguments.claims)
+    if not isinstance(claims, dict):
+        raise ValueError("--claims is a JSON object, as a token holds them")
+    return claims
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -359,6 +393,10 @@ def _explain(arguments: argparse.Namespace) -> int:
                 "no call with arguments as long as these is kept", "ask about others", code=WRONG
             )
         question["arguments"] = arguments.arguments
+    if arguments.caller is not None:
+        question["caller"] = arguments.caller
+    if arguments.scopes is not None:
+        question["scopes"] = arguments.scopes
     from gateway import admin_client
 
     try:
@@ -389,7 +427,8 @@ def _explained(answer: Mapping[str, Any]) -> str:
         details = f"{view['scope']}, {_times(view)}" if view["remembered"] else "not remembered"
         rows.append(("joined answer", "", details))
     for part in answer["parts"]:
-        rows.append((part["upstream"], _judged(part), part.get("note", "")))
+        allowed = part["access"]["why"] if "access" in part else ""
+        rows.append((part["upstream"], _judged(part), part.get("note", allowed)))
         for page, lookup in enumerate(part["lookups"], 1):
             rows.append(
                 (f"  page {page}" if len(part["lookups"]) > 1 else "", _judged(lookup), _stored(lookup))
@@ -631,6 +670,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(tools)
     tools.add_argument("--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first")
     tools.add_argument("--json", action="store_true", help="answer as JSON")
+    tools.add_argument(
+        "--as",
+        dest="caller",
+        metavar="CALLER",
+        help="what the rules of `access` show this caller, such as corp:alice, and which rules keep the rest",
+    )
+    tools.add_argument(
+        "--scopes", metavar="S", help="what such a caller's token grants, beside what a key does"
+    )
+    tools.add_argument("--claims", metavar="JSON", help="what such a caller's token says")
 
     doctor = commands.add_parser("doctor", help="reach every upstream and say what is wrong; starts nothing")
     _add_config(doctor)
@@ -657,6 +706,10 @@ def _parser() -> argparse.ArgumentParser:
         "--endpoint", metavar="PATH", help="which endpoint, such as /mcp; default: the first"
     )
     explain.add_argument("--token-env", metavar="VAR", help="the variable that holds the caller's token")
+    explain.add_argument(
+        "--as", dest="caller", metavar="CALLER", help="for whom the rules of `access` take the caller"
+    )
+    explain.add_argument("--scopes", metavar="S", help="what such a caller's token grants")
     explain.add_argument("--capabilities", metavar="JSON", help="what the client declares; default: {}")
     explain.add_argument(
         "--arguments", metavar="JSON", help="those of a call of a tool; left out: a call that has none"

@@ -369,3 +369,66 @@ async def test_a_purge_that_cannot_be_meant_or_comes_from_a_web_page_forgets_not
         assert (await gateway.ask("tools/list")).header("mcp-gateway-cache") == "hit; reason=fresh"
         assert (await http(gateway, "GET", "/purge")).status == 405
         assert (await http(gateway, "POST", "/explain?method=tools/list")).status == 405
+
+
+# Rules of access
+
+RULED = {
+    "access": {
+        "rules": [
+            {"tools": ["hidden"], "deny": True},
+            {"tools": ["scoped"], "scopes": ["write"]},
+            {"resources": ["a:*"], "callers": ["corp:*"]},
+            {"tools": ["*"]},
+        ]
+    }
+}
+
+
+async def test_explain_says_which_rule_decides():
+    """By its place in the configuration, also of what the caller is told nothing of."""
+    async with (
+        ScriptedUpstream(tools=[tool("open"), tool("hidden"), tool("scoped")], resources=RESOURCES) as alpha,
+        running({"alpha": alpha}, admin="127.0.0.1:0", **RULED) as gateway,
+    ):
+        await gateway.ask("tools/list")
+
+        async def why(method, **query):
+            (part,) = (await explain(gateway, method, **query))["parts"]
+            return part["access"]["allowed"], part["access"]["rule"], part["access"]["why"]
+
+        assert await why("tools/call", name="alpha__open") == (
+            True,
+            "access.rules[3]",
+            "allowed by access.rules[3]",
+        )
+        assert await why("tools/list", name="alpha__hidden") == (
+            False,
+            "access.rules[0]",
+            "hidden: access.rules[0] denies it",
+        )
+        assert (await why("tools/call", name="alpha__scoped"))[2] == (
+            "not listed: access.rules[1] wants the scopes write"
+        )
+        allowed, rule, _ = await why("tools/call", name="alpha__scoped", caller="corp:ann", scopes="write")
+        assert (allowed, rule) == (True, "access.rules[1]")
+        assert (await why("resources/read", uri="alpha+a:1"))[:2] == (False, "access.default")
+        assert (await why("resources/read", uri="alpha+a:1", caller="corp:ann"))[:2] == (
+            True,
+            "access.rules[2]",
+        )
+
+
+async def test_explain_knows_the_joined_answer_of_those_who_are_shown_the_same():
+    """And says of an upstream that is out of reach that it is not asked."""
+    async with (
+        ScriptedUpstream(tools=[tool("open")]) as alpha,
+        running({"alpha": alpha}, admin="127.0.0.1:0", **RULED) as gateway,
+    ):
+        await gateway.ask("tools/list")
+        said = await explain(gateway, "tools/list")
+        assert verdict(said) == ("HIT", "fresh")
+        assert said["view"]["remembered"] is True
+        assert (await explain(gateway, "tools/list", caller="corp:ann"))["view"]["remembered"] is False
+        (part,) = (await explain(gateway, "prompts/list"))["parts"]
+        assert part["note"] == "the rules of access hide all of it from this caller"

@@ -156,3 +156,25 @@ async def test_a_stopped_gateway_leaves_no_task_behind():
             await silent.arrived("server/discover")
         assert repr(gateway.runtime.background) == "<Background []>"
     assert asyncio.all_tasks() == before
+
+
+async def test_tools_are_listed_as_rules_show_them_to_a_caller() -> None:
+    """With what they keep from him, and why; without a caller rules are set aside."""
+    rules = [
+        {"callers": ["key:ci"], "tools": ["b"], "scopes": ["write"], "refusal": "list"},
+        {"tools": ["a"]},
+    ]
+    async with ScriptedUpstream(tools=[tool("a"), tool("b"), tool("c")]) as alpha:
+        keys = {"ci": {"hash": f"sha256:{'0' * 64}", "scopes": ["admin"]}}
+        ways = {"keys": keys, "implies": {"admin": ["more"], "more": ["write"]}}
+        config = settings({"alpha": alpha}, access={"rules": rules}, authentication=ways)
+        everything = await app.list_tools(config, "/mcp")
+        assert [tool.original for tool in everything.tools] == ["a", "b", "c"]
+        assert everything.kept == ()
+        ann = await app.list_tools(config, "/mcp", caller="key:ann")
+        assert [tool.original for tool in ann.tools] == ["a"]
+        denied = "hidden: access.default denies it"
+        assert dict(ann.kept) == {"alpha__b": denied, "alpha__c": denied}
+        ci = await app.list_tools(config, "/mcp", caller="key:ci")
+        assert [tool.original for tool in ci.tools] == ["a", "b"]
+        assert dict(ci.kept) == {"alpha__c": denied}

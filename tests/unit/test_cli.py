@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -69,7 +69,15 @@ class ScriptedApp:
             raise self.error
         return self.code
 
-    async def list_tools(self, config: Config, endpoint: str) -> ToolListing:
+    async def list_tools(
+        self,
+        config: Config,
+        endpoint: str,
+        *,
+        caller: str | None = None,
+        scopes: Sequence[str] = (),
+        claims: Mapping[str, object] | None = None,
+    ) -> ToolListing:
         self.asked.append(endpoint)
         if self.error:
             raise self.error
@@ -78,7 +86,10 @@ class ScriptedApp:
             if endpoint == "/empty"
             else (ToolLine("gh__find", "gh", "search", "Find \x1b[31mthings\nmore"),)
         )
-        return ToolListing(tools, self.problems)
+        if caller is None:
+            return ToolListing(tools, self.problems)
+        granted = f"{caller} {sorted(scopes)} {dict(claims or {})}"
+        return ToolListing(tools, self.problems, (("gh__\x1b[31mdrop", granted),))
 
 
 @pytest.fixture
@@ -285,6 +296,39 @@ def test_no_tools_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     path.write_text("upstreams: {a: http://a}\nendpoints: {/empty: }")
     assert main(["tools", str(path)], app=ScriptedApp()) == 0
     assert capsys.readouterr().out == "/empty shows no tools\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [
+        (["--as", "corp:alice"], "corp:alice [] {}"),
+        (["--as", "corp:alice", "--scopes", "b a"], "corp:alice ['a', 'b'] {}"),
+        (["--as", "corp:alice", "--claims", '{"groups": ["dev"]}'], "corp:alice [] {'groups': ['dev']}"),
+    ],
+)
+def test_tools_are_shown_as_a_caller_sees_them(
+    good: str, capsys: pytest.CaptureFixture[str], asked: list[str], granted: str
+) -> None:
+    """Behind the list stands what rules keep from it."""
+    assert main(["tools", "--config", good, *asked], app=ScriptedApp()) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"gh__ [31mdrop: {granted}"
+    assert main(["tools", "--config", good, "--json", *asked], app=ScriptedApp()) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == [{"name": "gh__\x1b[31mdrop", "why": granted}]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [["--scopes", "a"], ["--claims", "{}"], ["--as", "x", "--claims", "[]"], ["--as", "x", "--claims", "{"]],
+)
+def test_scopes_and_claims_are_some_callers(
+    good: str, capsys: pytest.CaptureFixture[str], asked: list[str]
+) -> None:
+    """Nobody is asked for what makes no sense."""
+    app = ScriptedApp()
+    assert main(["tools", "--config", good, *asked], app=app) == 2
+    assert "--as corp:alice" in capsys.readouterr().err
+    assert app.asked == []
 
 
 # explain, purge
