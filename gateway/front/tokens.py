@@ -18,6 +18,8 @@ Claims: TypeAlias = Mapping[str, object]
 
 LONGEST = 16 * 2**10
 """The most characters of a token that are looked at."""
+STANDING = 3600.0
+"""How long a token counts for a stream that is open, where its issuer does not say when it ends."""
 _LONGEST_SUBJECT = 1024
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
@@ -77,8 +79,8 @@ class Proof:
 
     subject: str
     scopes: frozenset[str]
-    expires: float | None
-    """When it counts no longer, the leeway included; None where nobody knows."""
+    expires: float
+    """When it counts no longer, the leeway included."""
     claims: Claims = field(repr=False)
 
 
@@ -130,7 +132,7 @@ def judge(claims: Claims, terms: Terms, resource: str, now: float, *, signed: bo
     if not isinstance(subject, str) or not 0 < len(subject) <= _LONGEST_SUBJECT or not subject.isprintable():
         return _refused("it does not say whose it is")
     ends = _number(claims.get("exp"))
-    return Proof(subject, scopes_of(claims), None if ends is None else ends + terms.leeway, claims)
+    return Proof(subject, scopes_of(claims), now + STANDING if ends is None else ends + terms.leeway, claims)
 
 
 def scopes_of(claims: Claims) -> frozenset[str]:

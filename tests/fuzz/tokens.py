@@ -45,7 +45,7 @@ def token_claims(data: bytes) -> None:
                 assert subject.isprintable()
                 assert all(isinstance(scope, str) for scope in scopes)
                 assert said["aud"]
-                assert expires is None or expires > NOW
+                assert expires > NOW
             case Refused(error, reason):
                 assert error == "invalid_token"
                 assert reason.isascii()

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.front.tokens import (
     LONGEST,
+    STANDING,
     Proof,
     Refused,
     Terms,
@@ -205,7 +206,7 @@ def test_an_answer_of_the_issuer_may_leave_out_who_it_is_and_when_it_ends() -> N
     """What it says all the same has to be right."""
     proof = judged(signed=False, iss=None, exp=None)
     assert isinstance(proof, Proof)
-    assert proof.expires is None
+    assert proof.expires == NOW + STANDING  # or a stream would outlive it for ever
     assert reason(judged(signed=False, iss="https://other.example")) == "it is of another issuer"
     assert reason(judged(signed=False, exp=NOW - 31)) == "it has expired"
     assert reason(judged(signed=False, aud=None)) == "it is for another audience"
