@@ -163,6 +163,11 @@ class Request(Struct, frozen=True):
     named_by: str | None = None
     """The parameter that Mcp-Name mirrors where the table of methods does not know it (K-08)."""
 
+    @property
+    def personal(self) -> bool:
+        """Whether a caller who can be told apart made it: what is said to it is his, and not for the log."""
+        return bool(self.authorization or self.context.caller)
+
     def __repr__(self) -> str:  # without the Authorization
         return f"<Request {self.method}, params: {', '.join(self.params) or 'none'}>"
 

@@ -344,7 +344,7 @@ class _Wire:
             response = await self._post(exchange.message)
             try:
                 if not response.ok:
-                    raise await self.refused(response, exchange.id)
+                    raise await self.refused(response, exchange.id, personal=exchange.request.personal)
                 await self._answered(response, exchange, slot)
             except BaseException:
                 response.close()
@@ -354,11 +354,12 @@ class _Wire:
             self._line.count(-1)
 
     async def refused(
-        self, response: Response, of: int | None = None, *, secret: bool = False
+        self, response: Response, of: int | None = None, *, secret: bool = False, personal: bool = False
     ) -> Failed | UpstreamError:
         """Return what the refusal of a message means; raises what a refused credential does.
 
-        `of` is the id of a request; what a `secret` message is refused with may repeat it.
+        `of` is the id of a request; what a `secret` message is refused with may repeat it. A page that
+        answers what is `personal` is its caller's alone.
         """
         media = self._line.media(response)
         text = await self._line.body(response)
@@ -376,6 +377,8 @@ class _Wire:
             return self._line.status(response)
         if error is not None:
             return UpstreamError(error, response.status)
+        if personal:
+            text = b""
         if self.id is not None:
             text = text.replace(self.id.encode(), b"***")  # whoever knows it may speak in the session
         return self._line.oddly(response, media, text, self._authorization)
@@ -420,7 +423,8 @@ class _Wire:
             await self._streamed(response, exchange)
             return
         if media not in ("application/json", ""):
-            raise await self._line.odd(response, media, self._authorization)
+            secret = exchange.request.personal
+            raise await self._line.odd(response, media, self._authorization, secret=secret)
         text = await self._line.body(response)
         if not text.strip() or response.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
             raise self._line.protocol("no answer in the response", response)

@@ -165,8 +165,9 @@ class ModernHttpUpstream:
         # A missing type is JSON when it reads as JSON (B26).
         if media in ("application/json", ""):
             return await self._from_json(response, conversation, media)
-        answers = "inputResponses" in request.params  # what a user said reaches no log (M-25)
-        raise await self._line.odd(response, media, request.authorization, secret=answers)
+        # What a user said reaches no log (M-25), nor what a caller is told.
+        secret = request.personal or "inputResponses" in request.params
+        raise await self._line.odd(response, media, request.authorization, secret=secret)
 
     async def _expect_stream(self, response: Response, id: int, authorization: str | None) -> None:
         """Return if the answer to a listen is a stream, else raise what it says instead."""
@@ -177,7 +178,7 @@ class ModernHttpUpstream:
             await self._from_json(response, Conversation(id), media)
             # A result at once, and no stream: whatever it calls that, nothing will be heard.
             raise UpstreamError(McpError(METHOD_NOT_FOUND, "the listen ended as it began"), response.status)
-        raise await self._line.odd(response, media, authorization)
+        raise await self._line.odd(response, media, authorization, secret=authorization is not None)
 
     async def _from_json(self, response: Response, conversation: Conversation, media: str) -> Reply:
         body = await self._line.body(response)

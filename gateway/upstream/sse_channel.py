@@ -13,13 +13,15 @@ from yarl import URL
 
 from gateway import config
 from gateway.protocol.call import Challenge, Reason, UpstreamUnavailable
+from gateway.protocol.jsonrpc import read_incoming
+from gateway.protocol.legacy_server import INITIALIZE, INITIALIZED
 from gateway.protocol.lines import TooLong
 from gateway.protocol.sse import Event, EventTooLarge, SseParser
 from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
 from gateway.upstream.failures import Failed
 from gateway.upstream.http_line import HttpLine
 from gateway.upstream.legacy_listening import Changes, Ears
-from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets, is_answer
+from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets
 from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.sessions import Key
@@ -30,6 +32,8 @@ _WORDS = 10.0
 """The longest it may take to post what nobody waits for."""
 _MOST_POSTED = 100
 """Such messages on their way at once."""
+_OF_NOBODY = frozenset({INITIALIZE, INITIALIZED, "ping"})
+"""Messages that hold nothing of a caller's."""
 
 
 class SseDuplex:
@@ -104,8 +108,10 @@ class SseDuplex:
                 if forgets(response.status, text):
                     # The stream may stay open for long: a proxy holds it (B02).
                     raise SessionGone(self._line.name, f"HTTP {response.status}")
-                if is_answer(message):
-                    raise self._line.status(response)  # its words may repeat what a user said
+                if read_incoming(message).method not in _OF_NOBODY:
+                    raise self._line.status(
+                        response
+                    )  # its words may repeat what a user said, or a caller asked
                 raise self._line.oddly(response, media, text, self._authorization)
             self._line.let_end(response)
         except BaseException:
