@@ -85,7 +85,9 @@ async def examine(
     async with _quietly(config) as runtime:
         asker = Asker(runtime)
         examiners = [_Examiner(name, runtime, asker, tokens[0] if tokens else NOBODY, say) for name in names]
-        redis, *_ = await asyncio.gather(_redis(config, say), *(one.run() for one in examiners))
+        redis, *_ = await asyncio.gather(
+            _redis(config, say), _issuers(runtime, report, say), *(one.run() for one in examiners)
+        )
         if redis is not None:
             report.redis = redis[0]
             report.problems += redis[1]
@@ -124,6 +126,17 @@ async def _quietly(config: Config) -> AsyncIterator[Runtime]:
             await runtime.close()
     finally:
         root.setLevel(before)
+
+
+async def _issuers(runtime: Runtime, report: Report, say: Say) -> None:
+    """Say of each authorization server whether the tokens of callers can be verified."""
+    if runtime.verifier is None or not runtime.config.authentication.tokens:
+        return
+    say("asking the issuers of tokens")
+    for found in await runtime.verifier.examine():
+        report.issuers[found.issuer] = found.said
+        if found.next is not None:
+            report.problems.append(Problem(None, f"issuer {found.issuer}: {found.said}", found.next))
 
 
 async def _redis(config: Config, say: Say) -> tuple[str, list[Problem]] | None:

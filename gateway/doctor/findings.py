@@ -323,6 +323,8 @@ class Report:
     endpoints: list[str]
     redis: str | None = None
     """`works`, or what the configured Redis does not do of what the gateway needs; None without one."""
+    issuers: dict[str, str] = field(default_factory=dict)
+    """Name -> what a verification of its tokens would meet."""
     upstreams: list[Checkup] = field(default_factory=list)
     names: list[Shown] = field(default_factory=list)
     audit: list[Audited] | None = None

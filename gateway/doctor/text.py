@@ -34,6 +34,8 @@ def tables(report: Report) -> Iterator[tuple[str, Table]]:
     if report.names:
         rows = [(one.endpoint, f"{one.upstream}: {one.original}", one.shown, one.why) for one in report.names]
         yield "names that were changed", rows
+    if report.issuers:
+        yield "issuers of tokens", list(report.issuers.items())
     if report.redis is not None:
         yield "redis", [(report.redis,)]
     if report.audit is not None:

@@ -15,6 +15,7 @@ from gateway.doctor.asking import Token
 from gateway.doctor.examine import examine
 from gateway.doctor.findings import Audited, Report
 from gateway.doctor.text import tables
+from tests.support.authorization_server import AuthorizationServer, failing
 from tests.support.legacy_upstream import LegacyServer
 from tests.support.processes import ROOT
 from tests.support.redis import redis_server
@@ -278,6 +279,27 @@ async def test_odd_names_are_told_of_every_endpoint() -> None:
         assert [one.upstream for one in report.upstreams] == ["alpha"]
         assert {one.endpoint for one in report.names} == {"/one"}
         assert said(report) == []
+
+
+async def test_issuers_are_asked_what_a_verification_would() -> None:
+    """Whether tokens of callers can be verified, and what to correct otherwise."""
+    async with ScriptedUpstream() as alpha, AuthorizationServer() as corp, AuthorizationServer() as other:
+        other.client("gw", "SECRET")
+        asked = {"introspection_url": other.url("introspect"), "client_id": "gw", "client_secret": "SECRET"}
+        tokens = {"corp": {"issuer": corp.issuer}, "other": {"issuer": other.issuer, **asked}}
+        public = {"public_url": "https://gateway.example"}
+        report = await doctor({"alpha": alpha}, authentication={"tokens": tokens}, **public)
+        good = {"corp": "has 1 key(s), for RS256", "other": "answers questions about tokens"}
+        assert (report.issuers, said(report)) == (good, [])
+        assert dict(tables(report))["issuers of tokens"] == list(good.items())
+        corp.on("metadata", failing(503))
+        other.clients.clear()
+        report = await doctor({"alpha": alpha}, authentication={"tokens": tokens}, **public)
+        assert [one.partition(": http")[0] for one in said(report)] == [
+            "issuer corp: its keys cannot be fetched",
+            "issuer other: it cannot be asked about tokens",
+        ]
+        assert "authentication.tokens.corp" in report.problems[0].next
 
 
 REDIS_RIGHTS = (
