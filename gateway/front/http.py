@@ -389,7 +389,9 @@ class HttpFront:
         if settings.tls.cert_file is None:
             return {}
         if self._tls is None:
-            self._tls = await asyncio.to_thread(ListenerTls, settings.tls, self._metrics)
+            self._tls = await asyncio.to_thread(
+                ListenerTls, settings.tls, self._metrics, has_room=self._has_room
+            )
             self._background.start(self._tls.watch(), name="tls files")
         return {
             "ssl": self._tls.context,
@@ -406,6 +408,11 @@ class HttpFront:
             if isinstance(came, Principal):
                 break
         return came
+
+    def _has_room(self, handshakes: int) -> bool:
+        """Whether one more connection may begin a handshake beside so many, and those that are through."""
+        through = 0 if self._server is None else len(self._server.connections)
+        return through + handshakes < self._state().config.limits.connections
 
     async def drain(self, grace: float) -> None:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""

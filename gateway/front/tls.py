@@ -13,6 +13,7 @@ from asyncio import BaseTransport
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakSet
 
 from cryptography import x509
 
@@ -24,6 +25,51 @@ log = logging.getLogger(__name__)
 _SOON = 14 * 86_400.0
 """Seconds before its end that a certificate is worth a warning: those of a month are renewed by then."""
 _OLDEST = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class _Handshakes:
+    """Those under way: who does not go on with one holds a connection that nobody else counts."""
+
+    def __init__(self, metrics: Metrics, has_room: Callable[[int], bool]) -> None:
+        self._metrics = metrics
+        self._has_room = has_room
+        self._open: WeakSet[ssl.SSLObject] = WeakSet()
+
+    def begin(self, one: ssl.SSLObject) -> None:
+        """Count one in; raises SSLError, which event loops expect, when there are connections enough."""
+        if not self._has_room(len(self._open)):
+            self._metrics.rejected(OTHER, "connections")
+            raise ssl.SSLError("there are connections enough")
+        self._open.add(one)
+
+    def end(self, one: ssl.SSLObject, error: ssl.SSLError | None = None) -> None:
+        """Count one out, and say why it failed, of which nobody else would hear."""
+        self._open.discard(one)
+        if error is not None:
+            self._metrics.rejected(OTHER, "certificate" if _is_about_client(error) else "tls")
+            log.debug("Refused a handshake: %s", _said(error))
+
+    def kind(self) -> type[ssl.SSLObject]:
+        """Return what a context is to make of a connection."""
+        begin, end = self.begin, self.end
+
+        class Handshake(ssl.SSLObject):
+            begun = False
+
+            def do_handshake(self) -> None:
+                if not self.begun:
+                    self.begun = True
+                    begin(self)
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    end(self, error)
+                    raise
+                end(self)
+
+        return Handshake
 
 
 class _Newest(ssl.SSLContext):
@@ -40,17 +86,25 @@ class ListenerTls:
     """The certificate that clients are shown and the authorities of theirs, as the files say."""
 
     def __init__(
-        self, settings: config.ServerTls, metrics: Metrics, *, now: Callable[[], float] = time.time
+        self,
+        settings: config.ServerTls,
+        metrics: Metrics,
+        *,
+        has_room: Callable[[int], bool] = lambda handshakes: True,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """Read the files; raises OSError, with the name of one that will not do."""
+        """Read the files; raises OSError, with the name of one that will not do.
+
+        `has_room` says whether there may be one connection more beside so many handshakes.
+        """
         self._settings = settings
         self._metrics = metrics
         self._now = now
-        self._handshake = _counted(metrics)
         self._held = self._digest()
         self._ends = 0.0
         self._said: Literal["soon", "over"] | None = None
         self.context = _Newest(ssl.PROTOCOL_TLS_SERVER)
+        self._kind = _Handshakes(metrics, has_room).kind()
         self._take()
 
     def __repr__(self) -> str:
@@ -84,7 +138,7 @@ class ListenerTls:
 
     def _take(self) -> None:
         context, ends = _context(self._settings), _ends(Path(self._settings.cert_file or ""))
-        context.sslobject_class = self._handshake
+        context.sslobject_class = self._kind
         self.context.current = context
         self._ends, self._said = ends, None
         self._metrics.certificate_ends(ends)
@@ -155,23 +209,6 @@ def _ends(path: Path) -> float:
 
 def _day(moment: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(moment))
-
-
-def _counted(metrics: Metrics) -> type[ssl.SSLObject]:
-    """Return the handshakes of a listener, which nobody would hear of when they fail."""
-
-    class Handshake(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
-                metrics.rejected(OTHER, "certificate" if _is_about_client(error) else "tls")
-                log.debug("Refused a handshake: %s", _said(error))
-                raise
-
-    return Handshake
 
 
 def _is_about_client(error: ssl.SSLError) -> bool:

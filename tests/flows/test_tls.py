@@ -123,6 +123,19 @@ async def test_who_does_not_begin_a_handshake_is_hung_up_on(server: Pair) -> Non
         assert await client.hung_up()
 
 
+async def test_handshakes_count_as_connections(authority: Authority, server: Pair) -> None:
+    """Who opens connections and says nothing takes no more of them than anybody else may."""
+    limits = {"connections": 2, "request_head": 60.0}
+    context = trusting(authority)
+    async with serving(Answers(), tls=shows(server), limits=limits) as gateway, asyncio.timeout(15):
+        async with gateway.connect(), gateway.connect(ssl=context) as client:
+            client.send(post())
+            assert (await client.reply()).status == 200
+            assert await status(gateway, context) is None
+        while await status(gateway, context) != 200:
+            pass
+
+
 async def test_a_client_cannot_renegotiate(authority: Authority, server: Pair) -> None:
     """Openssl, a client that can, is refused: each costs the server far more than the client."""
     async with serving(Answers(), tls=shows(server)) as gateway:
@@ -272,7 +285,49 @@ async def status(gateway: Serving, context: ssl.SSLContext) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+BOTH_LOOPS = pytest.mark.parametrize(
+    "loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+
+
+@BOTH_LOOPS
+def test_a_handshake_that_is_left_alone_takes_room(
+    authority: Authority, server: Pair, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """On either event loop; the room is there again once the connection is gone."""
+    metrics = Metrics()
+    tls = ListenerTls(config.ServerTls(**shows(server)), metrics, has_room=lambda handshakes: handshakes < 1)
+    context = trusting(authority)
+
+    class Closes(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transport.close()
+
+    def come(address: tuple[str, int]) -> None:
+        with socket.create_connection(address, timeout=15):
+            while True:  # until the gateway has taken the connection of who says nothing
+                try:
+                    hear_out(address, context)
+                except (ssl.SSLError, ConnectionError):
+                    break
+        while True:
+            try:
+                return hear_out(address, context)
+            except (ssl.SSLError, ConnectionError):
+                continue
+
+    async def meet() -> None:
+        listener = await asyncio.get_running_loop().create_server(Closes, "127.0.0.1", 0, ssl=tls.context)
+        await asyncio.to_thread(come, listener.sockets[0].getsockname())
+        listener.close()
+        await listener.wait_closed()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(meet())
+    assert "mcp_gateway_rejected_total{" in metrics.render().decode()
+
+
+@BOTH_LOOPS
 def test_whose_certificate_a_connection_shows(
     authority: Authority, server: Pair, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
