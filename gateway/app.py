@@ -422,6 +422,7 @@ class Gateway:
             "upstreams": {
                 name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
             },
+            "authentication": None if runtime.verifier is None else runtime.verifier.status,
             "sessions": {"open": len(runtime.sessions), "most": limits.sessions},
             "questions": {
                 "parked": runtime.pool.parked,

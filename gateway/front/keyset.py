@@ -128,6 +128,11 @@ class KeySet:
     def __repr__(self) -> str:
         return f"<KeySet {self._name}: {len(self._keys)} keys, {self._failures} failures>"
 
+    @property
+    def status(self) -> Mapping[str, object]:
+        """How many keys there are, and whether they could be fetched when that was last tried."""
+        return {"keys": len(self._keys), "answers": not self._failures}
+
     def adopt(self, other: "KeySet") -> None:
         """Begin with the keys that another one has fetched from the same server."""
         self._keys, self._fetched = other._keys, other._fetched

@@ -60,6 +60,11 @@ class Signed:
     def __repr__(self) -> str:
         return repr(self.keys)
 
+    @property
+    def status(self) -> Mapping[str, object]:
+        """What operators see of it."""
+        return self.keys.status
+
     async def prove(
         self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]
     ) -> Proof | Refused:
@@ -120,6 +125,11 @@ class Asked:
 
     def __repr__(self) -> str:
         return f"<Asked {self.name}: {len(self._under_way)} under way, {self._failures} failures>"
+
+    @property
+    def status(self) -> Mapping[str, object]:
+        """What operators see of it: questions under way, and whether the last one was answered."""
+        return {"questions": len(self._under_way), "answers": not self._failures}
 
     async def prove(
         self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]

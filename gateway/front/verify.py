@@ -96,6 +96,13 @@ class Verifier:
             if isinstance(issuer, Signed):
                 issuer.keys.warm()
 
+    @property
+    def status(self) -> Mapping[str, object]:
+        """What operators see of the issuers, and how many credentials are remembered."""
+        issuers = {issuer.name: issuer.status for issuer in self._issuers.values()}
+        most = self._settings.remembered
+        return {"issuers": issuers, "known": len(self._known), "refused": len(self._refused), "most": most}
+
     async def examine(self) -> list[Examined]:
         """Ask every issuer what a verification would, and return what an operator should know."""
         return list(await asyncio.gather(*(issuer.examine() for issuer in self._issuers.values())))

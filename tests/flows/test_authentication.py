@@ -269,3 +269,26 @@ async def test_an_operator_asks_and_forgets_on_behalf_of_a_verified_caller(corp)
             assert status == 200
             status, said = await gateway.admin(path, token=corp.mint("alice"))
             assert said["parts"][0]["verdict"] == "MISS"
+
+
+async def test_the_status_tells_how_issuers_are(corp, alpha):
+    """Numbers and names alone (B42)."""
+    async with guarded(corp, alpha) as gateway:
+        token = corp.mint("alice")
+        assert (await gateway.ask("tools/list", token=token)).status == 200
+        _, told = await gateway.admin("/status.json")
+        assert told["authentication"] == {
+            "issuers": {"corp": {"keys": 1, "answers": True}},
+            "known": 1,
+            "refused": 0,
+            "most": 10_000,
+        }
+    corp.client("gw", "SECRET")
+    asked = {"introspection_url": corp.url("introspect"), "client_id": "gw", "client_secret": "SECRET"}
+    async with guarded(corp, alpha, token=asked) as gateway:
+        assert (await gateway.ask("tools/list", token="made-up")).status == 401
+        corp.on("introspect", failing(500))
+        assert (await gateway.ask("tools/list", token="another")).status == 503
+        _, told = await gateway.admin("/status.json")
+        assert told["authentication"]["issuers"] == {"corp": {"questions": 0, "answers": False}}
+        assert (told["authentication"]["known"], told["authentication"]["refused"]) == (0, 1)
