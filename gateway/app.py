@@ -1,6 +1,7 @@
 """Builds one immutable Runtime from a Config by plain constructor calls, runs it, and drains it."""
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -11,11 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import SecretStr
+
 from gateway.cache.flight import SingleFlight
 from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
-from gateway.config import MASKED_FROM, VERSION, Config, Upstream, parse_address, parse_redis_url
+from gateway.config import (
+    MASKED_FROM,
+    VERSION,
+    Config,
+    TokenClient,
+    Upstream,
+    parse_address,
+    parse_redis_url,
+)
 from gateway.core.access import said_of, somebody
 from gateway.core.catalogue import Catalogue
 from gateway.core.directory import Target
@@ -57,6 +68,8 @@ _NOTES = 8
 """Facts about one session of an older client, of 1 KiB on average, for which a process alone has room."""
 _NOTED = 64 * 2**20
 _A_YEAR = 365 * 86400.0
+_NO_SECRETS = frozenset({"audience", "resource", "scope"})
+"""Parameters for authorization servers that anybody may know."""
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
@@ -165,6 +178,7 @@ def build(
         background=background,
         metrics=metrics,
         clock=clock,
+        wall_clock=wall_clock,
         pace=pace,
         parked=parked,
         bus=None if shared is None else shared.bus,
@@ -702,7 +716,13 @@ def _spelled(upstream: Upstream) -> str:
     env = {name: secret.get_secret_value() for name, secret in upstream.env.items()}
     started = [upstream.command, upstream.args, sorted(env.items()), upstream.cwd]
     where = [upstream.url] if upstream.command is None else [None, *started]
-    return encode([*where, auth.kind, bearer, sorted(headers.items())]).decode()
+    obtained = auth.obtained
+    asked = [] if obtained is None else [json.dumps(obtained.model_dump(), sort_keys=True, default=_in_clear)]
+    return encode([*where, auth.kind, bearer, sorted(headers.items()), *asked]).decode()
+
+
+def _in_clear(secret: SecretStr) -> str:
+    return secret.get_secret_value()
 
 
 def _secrets(config: Config) -> list[str]:
@@ -715,10 +735,22 @@ def _secrets(config: Config) -> list[str]:
         if upstream.auth.bearer is not None:
             found.append(upstream.auth.bearer.get_secret_value())
         found += [secret.get_secret_value() for secret in upstream.auth.headers.values()]
+        found += _secrets_of_a_client(upstream.auth.obtained)
         # Of what a program is given, such as DEBUG=1, only what is long enough can be a secret.
         given = [secret.get_secret_value() for secret in upstream.env.values()]
         found += [text for text in given if len(text) >= MASKED_FROM]
     return found
+
+
+def _secrets_of_a_client(client: TokenClient | None) -> list[str]:
+    """Return what an authorization server is shown; of a key each line, for a text may quote one of them."""
+    if client is None:
+        return []
+    found = [] if client.client_secret is None else [client.client_secret.get_secret_value()]
+    key = "" if client.client_key is None else client.client_key.get_secret_value()
+    lines = [line.strip() for line in key.splitlines() if "-----" not in line]
+    given = [text for name, text in client.parameters.items() if name not in _NO_SECRETS]
+    return found + [text for text in (*lines, *given) if len(text) >= MASKED_FROM]
 
 
 def _server_info(config: Config) -> bytes:

@@ -59,6 +59,7 @@ from gateway.settings.models import (
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
 from gateway.settings.rules import odd_rules
+from gateway.settings.signing import read_signing_key
 from gateway.settings.values import Address, FromFile, Rate, is_loopback, parse_address, shown_url
 
 __all__ = [
@@ -106,6 +107,7 @@ __all__ = [
     "load_file",
     "parse_address",
     "parse_redis_url",
+    "read_signing_key",
     "schema",
     "shown_url",
 ]
@@ -230,10 +232,16 @@ def _worth_a_look(config: Config) -> Iterator[str]:
         if upstream.auth.kind != "none" and _in_the_clear(upstream):
             yield f"{place}.auth: the credential travels unencrypted: the URL is http and leaves this machine"
         yield from (f"{place}.cache.{text}" for text in _bold_rules(upstream))
-        if upstream.auth.kind == "forward" and "share_public" not in upstream.cache.model_fields_set:
+        if upstream.auth.personal and "share_public" not in upstream.cache.model_fields_set:
             yield (
                 f"{place}.cache.share_public: results it marks public are shared among all callers, although "
                 "each presents a token of their own; write share_public: true or false to settle it"
+            )
+        client = upstream.auth.client_credentials
+        if client is not None and client.client_secret and not (client.issuer or client.token_url):
+            yield (
+                f"{place}.auth.client_credentials: client_secret is shown to the authorization server that "
+                "the upstream names; write its issuer, so that it is shown to no other"
             )
     yield from _claimed_twice(config)
     for index, key in enumerate(config.secrets.keys):
@@ -260,6 +268,9 @@ def _lengths_of_secrets(config: Config) -> Iterator[tuple[str, int]]:
             yield f"{place}.bearer", len(upstream.auth.bearer.get_secret_value())
         for header, value in upstream.auth.headers.items():
             yield f"{place}.headers.{header}", len(value.get_secret_value())
+        client = upstream.auth.obtained
+        if client is not None and client.client_secret is not None:
+            yield f"{place}.{upstream.auth.kind}.client_secret", len(client.client_secret.get_secret_value())
 
 
 def _claimed_twice(config: Config) -> Iterator[str]:

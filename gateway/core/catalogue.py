@@ -251,9 +251,14 @@ class Catalogue:
         return since is not None and self._clock() < since + _ABSENCE
 
     def forwarded(self, name: UpstreamName, principal: Principal) -> str | None:
-        """Return the caller's own Authorization where the operator lets this upstream have it (Z-09)."""
-        forward = self._config.upstreams[name].auth.personal
-        return principal.authorization if forward else None
+        """Return the caller's own Authorization where the operator lets this upstream have it (Z-09).
+
+        A key of the gateway's own is no token that any authorization server could exchange.
+        """
+        auth = self._config.upstreams[name].auth
+        if not auth.personal or (auth.token_exchange is not None and principal.id.startswith("key:")):
+            return None
+        return principal.authorization
 
     async def forget(self, name: UpstreamName, method: str, cause: str, uri: str | None = None) -> None:
         """Drop what is cached of one upstream's list, or of one resource."""

@@ -11,7 +11,7 @@ import random as chance
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from gateway.cache.policy import ancestors
@@ -673,7 +673,7 @@ class Hub:
         if follower is None:
             follower = self._followers[at] = Follower(
                 at,
-                principal,
+                replace(principal, authorization=self._catalogue.forwarded(at.upstream, principal)),
                 self._ears,
                 self._settings,
                 pool=self._pool,

@@ -249,6 +249,7 @@ class Reason(Enum):
     PROTOCOL = "invalid response"
     TOO_LARGE = "response too large"
     CREDENTIALS = "it rejected the gateway's credentials"
+    TOKEN = "no access token for it could be had"
     CHALLENGE = "it rejected the caller's credentials"
     DOWN = "currently down"
     BUSY = "too much to do, try again later"

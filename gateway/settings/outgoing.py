@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.settings.model import Model, TlsFiles
-from gateway.settings.values import Duration, Flag, IssuerUrl, ScopeToken, Secret, Text, Wait
+from gateway.settings.signing import read_signing_key
+from gateway.settings.values import Duration, Flag, IssuerUrl, ScopeToken, Secret, Text, VariableText, Wait
 
 
 class TokenClient(Model):
@@ -20,13 +21,13 @@ class TokenClient(Model):
     """Who asks."""
     client_secret: Secret | None = None
     """What proves it."""
-    client_key: Secret | None = None
+    client_key: VariableText | None = None
     """A private key in PEM, instead: the client then signs what it asks with (private_key_jwt)."""
     client_auth: Literal["basic", "post"] = "basic"
     """How the secret is sent."""
     scopes: list[ScopeToken] = []
     """What is asked for; by default what the upstream's challenge or metadata names."""
-    resource: Text | None = None
+    resource: str | None = None
     """What the token is for; by default the upstream's URL. "" = nothing is said."""
     parameters: Mapping[Text, Text] = Field(default={}, repr=False)
     """Whatever else the authorization server wants to be sent, such as audience."""
@@ -36,6 +37,13 @@ class TokenClient(Model):
     """The longest the authorization server is waited for."""
     tls: TlsFiles = TlsFiles()
     """How its https addresses are trusted."""
+
+    @field_validator("client_key")
+    @classmethod
+    def _key_signs(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None:
+            read_signing_key(key.get_secret_value())
+        return key
 
     @model_validator(mode="after")
     def _one_proof(self) -> Self:
@@ -65,3 +73,11 @@ class TokenExchange(TokenClient):
     """Callers' tokens that are kept at once."""
     anonymous: Flag = False
     """Let callers without a token through, without a credential; otherwise they are refused."""
+
+    @model_validator(mode="after")
+    def _operators_choice(self) -> Self:
+        if self.issuer is None and self.token_url is None:
+            raise ValueError(
+                "expected issuer or token_url: callers' tokens go there, so the upstream cannot choose where"
+            )
+        return self

@@ -360,6 +360,12 @@ class Metrics:
         self._upstream_sessions_displaced = self._counter(
             "upstream_sessions_displaced", "Idle ones that were ended to make room for another", "upstream"
         )
+        self._upstream_tokens = self._counter(
+            "upstream_tokens",
+            "Access tokens for an upstream that its authorization server was asked for",
+            "upstream",
+            "outcome",
+        )
         self._sessions = self._gauge("sessions", "Sessions of clients of older protocols, as known here")
         self._asked = self._gauge(
             "asked_calls", "Calls of clients of older protocols that wait for what their client was asked"
@@ -530,6 +536,10 @@ class Metrics:
     def upstream_session_displaced(self, upstream: str) -> None:
         """Count an idle session, or process, that ended to make room."""
         self._upstream_sessions_displaced.add(upstream)
+
+    def upstream_token(self, upstream: str, outcome: Literal["obtained", "refused", "failed"]) -> None:
+        """Count an access token that was asked for, and what came of it."""
+        self._upstream_tokens.add(upstream, outcome)
 
     def listen_opened(self, upstream: str) -> None:
         """Count an acknowledged subscription in; `listen_ended` must follow."""

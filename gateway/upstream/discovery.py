@@ -75,7 +75,7 @@ def read_resource(body: bytes, url: str) -> Resource:
     resource = _text(members, "resource")
     if not _covers(resource, url):
         raise Unfit(f"its metadata is about another resource, {_short(resource)}")
-    issuers = _texts(members.get("authorization_servers"))
+    issuers = tuple(filter(_is_issuer, _texts(members.get("authorization_servers")) or ()))
     if not issuers:
         raise Unfit("its metadata names no authorization server")
     scopes = _texts(members.get("scopes_supported")) or ()
@@ -109,6 +109,15 @@ def is_scope(text: str) -> bool:
     """Whether this may be asked for as a scope (RFC 6749, 3.3)."""
     plain = text.isascii() and text.isprintable() and not set(text) & set(' "\\')
     return 0 < len(text) <= _SCOPE_LENGTH and plain
+
+
+def _is_issuer(text: str) -> bool:
+    """Whether this can be an issuer's identifier (RFC 8414, 2): no login, query or fragment."""
+    try:
+        url = URL(text, encoded=True)
+    except (ValueError, TypeError):
+        return False
+    return url.scheme in _DEFAULT_PORTS and bool(url.raw_host) and not set(text) & set("@?#")
 
 
 def _inserted(url: str, document: str) -> str:

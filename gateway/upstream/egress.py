@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
+from gateway.support.trust import failed_check
 from gateway.upstream.addresses import permitted
 from gateway.upstream.connecting import is_loopback, shown_url
 
@@ -197,8 +198,9 @@ def _origin(url: URL) -> str:
 
 def _failed(url: URL, error: aiohttp.ClientError) -> Astray:
     place = shown_url(str(url))
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Astray(f"{place}: certificate: {error.certificate_error}", outage=True)
+    check = failed_check(error)
+    if check is not None:
+        return Astray(f"{place}: {check}", outage=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         if _CLOSED in str(error.os_error):  # where there are several addresses, one text speaks of all
             return Astray(f"{place} {_CLOSED}")

@@ -61,6 +61,27 @@ class Busy(Failed):
         return f"upstream {self.upstream}: {self.reason.value} ({self.detail})"
 
 
+class NoToken(Failed):
+    """No access token for the upstream could be had; `outage` says that nobody was there to give one out.
+
+    `general` is unset where that is about one caller only; `nowhere` says that nobody knows whom to ask.
+    """
+
+    def __init__(
+        self, upstream: UpstreamName, detail: str, *, outage: bool = False, nowhere: bool = False
+    ) -> None:
+        super().__init__(upstream, Reason.TOKEN, detail)
+        self.outage = outage
+        self.nowhere = nowhere
+        self.general = True
+
+    def again(self) -> "NoToken":
+        """Return it for somebody else: an exception that is raised twice keeps the frames of both."""
+        other = NoToken(self.upstream, self.detail, outage=self.outage, nowhere=self.nowhere)
+        other.general = self.general
+        return other
+
+
 class ProgramEnded(Failed):
     """The program that an upstream is ended, with what it still owed; the message says how (B27)."""
 

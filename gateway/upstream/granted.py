@@ -40,6 +40,8 @@ class Token:
     text: str = field(repr=False)
     renew: float
     end: float
+    scopes: tuple[str, ...] = ()
+    """What was asked for."""
 
     def use(self, now: float) -> Use:
         """Whether it may be shown: as long as it is good, also while another is got in its place."""
@@ -49,7 +51,13 @@ class Token:
 
 
 def token_of(
-    text: str, lifetime: float | None, *, now: float, early: float, ends: float | None = None
+    text: str,
+    lifetime: float | None,
+    *,
+    now: float,
+    early: float,
+    ends: float | None = None,
+    scopes: tuple[str, ...] = (),
 ) -> Token:
     """Return a token that was asked for at `now`, to be replaced `early`, but not before half of its life.
 
@@ -58,7 +66,7 @@ def token_of(
     end = float("inf") if lifetime is None else now + min(lifetime, _LONGEST)
     if ends is not None:
         end = min(end, ends)
-    return Token(text, end - min(early, (end - now) / 2), end)
+    return Token(text, end - min(early, (end - now) / 2), end, scopes)
 
 
 def read_granted(

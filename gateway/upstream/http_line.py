@@ -8,9 +8,9 @@ withhold headers for long (U-24).
 import asyncio
 import logging
 import os
+import random as chance
 import time
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 
 import aiohttp
 from yarl import URL
@@ -21,16 +21,23 @@ from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.support.trust import failed_check
+from gateway.upstream.challenges import read_challenge
 from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
+from gateway.upstream.egress import Answer, Astray, bounded
 from gateway.upstream.failures import Failed
+from gateway.upstream.obtaining import tokens_for
 from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
+from gateway.upstream.retrying import retry_after
 from gateway.upstream.slots import Slot, Slots
 
 log = logging.getLogger(__name__)
 
 _HOPS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_REFUSALS = frozenset({401, 403})
+_TRIES = 3
+"""A request may go out without a token, then with one, then with one that permits more."""
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 _EXCERPT = 2048
 _DRAIN_TIME = 1.0
@@ -52,12 +59,13 @@ class HttpLine:
         background: Background,
         metrics: Metrics,
         environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        random: Callable[[], float] = chance.random,
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self.name = name
         self.limit = limit
-        self.credentials = Credentials(name, settings.auth)
         self.background = background
         self.metrics = metrics
         self.url = URL(settings.url or "", encoded=True)
@@ -66,6 +74,18 @@ class HttpLine:
         self._server_name = settings.tls.server_name
         self._headers = {"User-Agent": f"mcp-gateway/{version}", "Accept-Encoding": "gzip, deflate"}
         self._wall_clock = wall_clock
+        tokens = tokens_for(
+            name,
+            settings,
+            own=self._document,
+            user_agent=self._headers["User-Agent"],
+            background=background,
+            metrics=metrics,
+            clock=clock,
+            wall_clock=wall_clock,
+            random=random,
+        )
+        self.credentials = Credentials(name, settings.auth, tokens)
         self._poster: Poster | None = None
         self._start = ""
         self._closed = False
@@ -100,6 +120,7 @@ class HttpLine:
     async def close(self) -> None:
         """Close every connection; what is running or comes later fails as STOPPING."""
         self._closed = True
+        await self.credentials.close()
         if self._poster is not None:
             await self._poster.close()
 
@@ -114,10 +135,34 @@ class HttpLine:
         verb: str = "POST",
         to: URL | None = None,
     ) -> Response:
-        """Return the response to one request, its body still unread; `to` another place of this origin."""
+        """Return the response to one request, its body still unread; `to` another place of this origin.
+
+        What is refused is sent again with another credential, if there is one (U-28): it was not worked on.
+        """
+        self._check_open()
+        lines, kinds = header_lines(headers), set[str]()
+        shown = await self.credentials.headers(authorization)
+        for _ in range(_TRIES):
+            response = await self._sent(
+                header_lines(shown) + lines, body, verb, self.url if to is None else to
+            )
+            if response.status not in _REFUSALS:
+                return response
+            response.close()
+            bearer = read_challenge(response.headers.getall("WWW-Authenticate", []))
+            kind = "scope" if bearer.error == "insufficient_scope" else "token"
+            others = None
+            if kind not in kinds:
+                others = await self.credentials.others(authorization, shown, response.status, bearer)
+            if others is None:
+                break
+            kinds.add(kind)
+            shown = others
+        raise self.credentials.refused(authorization, shown, response.status, bearer)
+
+    async def _sent(self, lines: str, body: bytes, verb: str, url: URL) -> Response:
+        """Return the response at the end of all redirects."""
         poster = self._connected()
-        lines = header_lines(self.credentials.headers(authorization)) + header_lines(headers)
-        url = self.url if to is None else to
         for _ in range(_HOPS + 1):
             common = url is self.url and verb == "POST"
             start = self._start if common else poster.start(url, self._headers, verb)
@@ -130,6 +175,23 @@ class HttpLine:
             response.close()
             url = self._redirected(response, url)
         raise Failed(self.name, Reason.STATUS, f"over {_HOPS} redirects")
+
+    async def _document(self, url: URL) -> Answer:
+        """Return a document of this very origin, asked for without a credential; raises Astray."""
+        place = shown_url(str(url))
+        try:
+            poster = self._connected()
+            headers = {**self._headers, "Accept": "application/json", "Accept-Encoding": "identity"}
+            response = await poster.post(poster.start(url, headers, "GET"), b"")
+            try:
+                body = await bounded(response.content.readany, place)
+            finally:
+                response.close()
+        except aiohttp.ClientError as error:
+            raise Astray(f"{place}: {self.failed(error).detail}", outage=True) from None
+        except Failed as failure:
+            raise Astray(f"{place}: {failure.reason.value}", outage=True) from None
+        return Answer(response.status, response.headers, body)
 
     def _redirected(self, response: Response, url: URL) -> URL:
         """Return where to send the same request again: only 307 and 308 keep it, only home is safe (B16)."""
@@ -148,9 +210,12 @@ class HttpLine:
         log.debug("upstream %s redirects to %s", self.name, shown_url(str(wanted)))
         return wanted
 
-    def _connected(self) -> Poster:
+    def _check_open(self) -> None:
         if self._closed:
             raise Failed(self.name, Reason.STOPPING)
+
+    def _connected(self) -> Poster:
+        self._check_open()
         if self._poster is None:
             self._poster = Poster(
                 self.url,
@@ -165,9 +230,7 @@ class HttpLine:
     # The way back
 
     def media(self, response: Response) -> str:
-        """Return the media type of an answer; raises for a refusal, and for an encoding nobody offered."""
-        if response.status in (401, 403):
-            raise self.credentials.refused(response.status, response.headers.getall("WWW-Authenticate", []))
+        """Return the media type of an answer; raises for an encoding nobody offered."""
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
             raise self.protocol(f"unsupported encoding {encoding[:40]}", response)
@@ -278,15 +341,3 @@ class HttpLine:
         if response.ok:
             return self.protocol(f"no JSON and no stream{detail}", response)
         return self.status(response, detail)
-
-
-def retry_after(text: str | None, now: float) -> float | None:
-    """Return the seconds a Retry-After header asks for, None when it is absent or unreadable."""
-    if text is None:
-        return None
-    if text.strip().isdecimal():
-        return float(text.strip()[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
-    except (ValueError, OverflowError):  # the latter for a year or an hour of many digits
-        return None

@@ -13,7 +13,7 @@ from contextlib import suppress
 from http import HTTPStatus
 
 from gateway import config
-from gateway.protocol.call import Challenge, Reason
+from gateway.protocol.call import Challenge, Reason, UpstreamUnavailable
 from gateway.protocol.jsonrpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -150,7 +150,7 @@ class HttpSession:
                     )
                 response.close()
                 log.debug("upstream %s: a session ended, HTTP %d", self._line.name, response.status)
-            except (Failed, TimeoutError) as error:
+            except (UpstreamUnavailable, Challenge, TimeoutError) as error:
                 log.debug("upstream %s: a session's end could not be told: %s", self._line.name, error)
 
     def gone(self, gone: SessionGone) -> None:

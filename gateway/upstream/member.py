@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
 
 from cachetools import LRUCache
@@ -37,6 +38,7 @@ from gateway.upstream.outgoing import target
 from gateway.upstream.probing import Discovered, Verdict
 from gateway.upstream.retrying import Pace, RetryBudget, retry_pause
 from gateway.upstream.slots import Turn, turn
+from gateway.upstream.tokens import bearer_of
 from gateway.upstream.transport import Listening, Transport
 
 log = logging.getLogger(__name__)
@@ -49,8 +51,10 @@ Attempt: TypeAlias = Callable[[], Awaitable[Answered]]
 # A list that was given up after this long makes its upstream suspect of hanging.
 _SUSPICIOUS_SILENCE = 1.0
 LISTEN = "subscriptions/listen"
-_NO_WORD_OF_IT = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN})
+_NO_WORD_OF_IT = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN, Reason.TOKEN})
 _NOBODYS = "lists"
+_KEPT = frozenset({Reason.ERA, Reason.CREDENTIALS, Reason.TOKEN})
+"""Reasons that are told to whoever calls an upstream that is down for them."""
 _MOST_LISTENERS = 1000
 """Callers with streams of their own of whom it is remembered how their last listen went."""
 
@@ -163,6 +167,7 @@ class Member:
 
     async def call(self, request: Request, emit: Emit | None) -> Reply:
         """Return the result within the limits, asking again where that is allowed."""
+        self._admit(request)
         deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
         relay = _Relay(emit, deadline)
         return await self._counted(request, relay, deadline, lambda: self._upstream.call(request, relay))
@@ -170,6 +175,7 @@ class Member:
     @asynccontextmanager
     async def listen(self, request: Request, wanted: Wanted) -> AsyncIterator[Listening]:
         """Hold a subscription open; to be acknowledged it has the time a silent call has."""
+        self._admit(request)
         deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
         relay = _Relay(None, deadline)
         listening = await self._counted(
@@ -181,6 +187,13 @@ class Member:
             listening.close()
             if listening.failure is not None:
                 self._doubt(listening.failure)
+
+    def _admit(self, request: Request) -> None:
+        """Raise Challenge for a caller without a token where one is to be exchanged."""
+        exchange = self._settings.auth.token_exchange
+        if exchange is None or exchange.anonymous or bearer_of(request.authorization) is not None:
+            return
+        raise Challenge(self.name, HTTPStatus.UNAUTHORIZED, None, None)
 
     async def _counted(
         self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]
@@ -320,7 +333,7 @@ class Member:
         status = self._status
         if status.state == "down":
             reason = status.last_error
-            kept = reason if reason in (Reason.ERA, Reason.CREDENTIALS) else Reason.DOWN
+            kept = reason if reason in _KEPT else Reason.DOWN
             raise UpstreamUnavailable(self.name, kept, status.detail, outage=status.outage)
 
     async def _probe_once(self) -> None:

@@ -78,6 +78,7 @@ class UpstreamPool:
         background: Background,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = chance.random,
         environ: Mapping[str, str] = os.environ,
         pace: Pace | None = None,
@@ -123,6 +124,9 @@ class UpstreamPool:
                     background=background,
                     metrics=metrics,
                     environ=environ,
+                    clock=clock,
+                    wall_clock=wall_clock,
+                    random=random,
                 )
                 upstream = self._over_http(line, settings, client_info, pace or Pace(), random)
             self._members[upstream.name] = Member(

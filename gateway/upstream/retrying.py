@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 from gateway.protocol.methods import METHODS
 from gateway.upstream.failures import Failed
@@ -76,3 +77,15 @@ def retry_pause(
 def spread(seconds: float, chance: float) -> float:
     """Return the time shortened by up to a half; `chance` is 0 to 1."""
     return seconds * (1.0 - chance / 2)
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Return the seconds a Retry-After header asks for, None when it is absent or unreadable."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text.strip()[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, OverflowError):  # the latter for a year or an hour of many digits
+        return None

@@ -369,6 +369,10 @@ class AuthorizationServer:
         self._known[token] = self.claims(subject, **claims)
         return token
 
+    def look(self, token: str) -> dict[str, Any] | None:
+        """Return what a token of ours says, None for one that does not count (any more)."""
+        return self._look(token)
+
     def revoke(self, token: str) -> None:
         """Take a token back; whoever verifies it alone does not know."""
         self._revoked.add(token)

@@ -135,6 +135,8 @@ class LegacyServer(ScriptedUpstream):
         self.stands = stands
         """Whether it has a standing stream (GET)."""
         self.unknown: Behaviour = error(-32001, "Session not found", http=404)
+        self.replaces = False
+        """Whether a session may go on with another credential, as where tokens are replaced."""
         self.sessions: dict[str, Session] = {}
         self.deleted: list[str] = []
         self.faults: list[str] = []
@@ -267,7 +269,8 @@ async def legacy(exchange: Exchange) -> None:
     if session is None:
         await server.unknown(exchange)
         return
-    if session.authorization != received.header("authorization") and not server.stateless:
+    same = session.authorization == received.header("authorization") or server.replaces
+    if not same and not server.stateless:
         server.faults.append(f"{received.verb} with another credential than its session began with")
     match received.verb:
         case "GET":

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gateway import config
 from gateway.protocol.call import Challenge, Reason
-from gateway.upstream.credentials import Credentials, read_challenge
+from gateway.upstream.challenges import Bearer, read_challenge
+from gateway.upstream.credentials import Credentials
 from gateway.upstream.failures import Failed
 
 
@@ -14,13 +15,16 @@ def credentials(**auth):
     return Credentials("alpha", config.Auth(**auth))
 
 
-def test_a_callers_authorization_passes_only_with_forward():
+async def test_a_callers_authorization_passes_only_with_forward():
     """The caller's token is never handed on unless the operator says so (Z-09, B06)."""
-    assert credentials().headers("Bearer TOK-A") == {}
-    assert credentials(kind="bearer", bearer="S").headers("Bearer TOK-A") == {"Authorization": "Bearer S"}
-    assert credentials(kind="headers", headers={"X-Key": "K"}).headers("Bearer TOK-A") == {"X-Key": "K"}
-    assert credentials(kind="forward").headers("Bearer TOK-A") == {"Authorization": "Bearer TOK-A"}
-    assert credentials(kind="forward").headers(None) == {}
+    for auth, caller, shown in (
+        ({}, "Bearer TOK-A", {}),
+        ({"kind": "bearer", "bearer": "S"}, "Bearer TOK-A", {"Authorization": "Bearer S"}),
+        ({"kind": "headers", "headers": {"X-Key": "K"}}, "Bearer TOK-A", {"X-Key": "K"}),
+        ({"kind": "forward"}, "Bearer TOK-A", {"Authorization": "Bearer TOK-A"}),
+        ({"kind": "forward"}, None, {}),
+    ):
+        assert await credentials(**auth).headers(caller) == shown
 
 
 def test_no_secret_is_printed():
@@ -35,12 +39,12 @@ def test_no_secret_is_printed():
 
 def test_a_refusal_is_the_callers_matter_only_with_forward():
     """Own credentials: the upstream is unusable. The caller's: a challenge with error and scope (B15)."""
-    header = ['Bearer error="insufficient_scope", scope="w"']
-    own = credentials(kind="bearer", bearer="S").refused(403, header)
+    bearer = Bearer("insufficient_scope", "w")
+    own = credentials(kind="bearer", bearer="S").refused(None, {}, 403, bearer)
     assert isinstance(own, Failed)
     assert (own.reason, own.transient) == (Reason.CREDENTIALS, False)
     assert str(own) == "upstream alpha: it rejected the gateway's credentials"
-    theirs = credentials(kind="forward").refused(403, header)
+    theirs = credentials(kind="forward").refused(None, {}, 403, bearer)
     assert isinstance(theirs, Challenge)
     assert (theirs.status, theirs.error, theirs.scope) == (403, "insufficient_scope", "w")
 
@@ -67,7 +71,22 @@ def test_a_refusal_is_the_callers_matter_only_with_forward():
 )
 def test_a_challenge_is_read_as_written(values, expected):
     """Several challenges, quoting, any case; what could break out of our own header is left out."""
-    assert read_challenge(values) == expected
+    assert read_challenge(values)[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ('Bearer resource_metadata="https://a.example/x,y", error="e"', "https://a.example/x,y"),
+        ("Bearer resource_metadata=nowhere", None),
+        ('Bearer resource_metadata="file:///etc/passwd"', None),
+        ('Bearer resource_metadata="https://a.example/\\"x"', None),
+        ('Bearer error="e"', None),
+    ],
+)
+def test_where_a_challenge_says_that_the_metadata_is(text, url):
+    """Only what can be a URL; where it leads is checked as it is asked for."""
+    assert read_challenge([text]).metadata == url
 
 
 @given(st.lists(st.text(alphabet='Bearer ,="\\scope x', max_size=60) | st.text(max_size=60), max_size=3))

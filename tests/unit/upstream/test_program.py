@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from pydantic import SecretStr
 
 from gateway import config
 from gateway.protocol.call import Reason, UpstreamName
@@ -34,7 +35,7 @@ def launch(*arguments: str, text: str = "none", **members: object) -> Launch:
             "url": None,
             "command": sys.executable,
             "args": [str(SERVER), *arguments],
-            "env": {MARK: config.SecretStr(text)},
+            "env": {MARK: SecretStr(text)},
             **members,
         }
     )
@@ -269,7 +270,7 @@ async def test_stderr_is_always_read_and_a_little_of_it_told(caplog: pytest.LogC
 
 async def test_secrets_are_taken_out_of_what_it_writes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    secret = config.SecretStr("hunter22")
+    secret = SecretStr("hunter22")
     script = (
         "import os, sys; print(os.environ['KEY'], file=sys.stderr); print('Bearer abcdefgh', file=sys.stderr)"
     )

@@ -4,8 +4,7 @@ import pytest
 
 from gateway.protocol.call import Reason
 from gateway.upstream.failures import Failed
-from gateway.upstream.http_line import retry_after
-from gateway.upstream.retrying import Pace, retry_pause
+from gateway.upstream.retrying import Pace, retry_after, retry_pause
 
 UNSENT = Failed("alpha", Reason.CONNECT, unsent=True, lost=True)
 CUT = Failed("alpha", Reason.CONNECT, transient=True)

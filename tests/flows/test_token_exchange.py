@@ -1,0 +1,239 @@
+"""A token for each caller, in exchange for his, which goes to the authorization server alone (Z-09)."""
+
+import asyncio
+import time
+
+import pytest
+
+from tests.support.authorization_server import (
+    ACCESS_TOKEN,
+    EXCHANGE,
+    AuthorizationServer,
+    denying,
+    failing,
+    saying,
+)
+from tests.support.legacy_upstream import LegacyServer, legacy
+from tests.support.protected import Guard
+from tests.support.running import ONCE, Clock, running
+from tests.support.scripted import ScriptedUpstream, default, tool
+
+SECRET = "s3cret-of-the-gateway"
+GATEWAY = "https://gw.example/mcp"
+
+
+def exchanging(upstream, corp, **members):
+    client = {"client_id": "gw", "client_secret": SECRET, "issuer": corp.issuer}
+    return {"url": upstream.url, "auth": {"token_exchange": {**client, **members}}}
+
+
+def token_of(corp, subject, **claims):
+    """Return a token of this caller for the gateway."""
+    corp.client("gw", SECRET)
+    return corp.mint(subject, aud=GATEWAY, **claims)
+
+
+async def test_the_upstream_sees_whose_request_it_is_and_never_the_callers_token():
+    """A token of the same subject, for the upstream; one request for it per caller."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann, bob = token_of(corp, "ann"), token_of(corp, "bob")
+        alpha.on("*", guard := Guard(corp, alpha))
+        async with running({"alpha": exchanging(alpha, corp)}) as gateway:
+            assert gateway.status("alpha").state == "up"
+            before = len(guard.tokens)
+            for token in (ann, bob, ann):
+                assert (await gateway.ask("tools/list", token=token)).names == ["alpha__a"]
+                assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)).status == 200
+            shown = guard.tokens[before:]
+        assert {guard.subject(token) for token in shown} == {"ann", "bob"}
+        assert not {ann, bob} & set(shown)
+        assert corp.count("token") == 2
+        form = corp.seen("token")[0].form
+        assert form == {
+            "grant_type": EXCHANGE,
+            "subject_token": ann,
+            "subject_token_type": ACCESS_TOKEN,
+            "requested_token_type": ACCESS_TOKEN,
+            "resource": alpha.url,
+        }
+
+
+async def test_each_caller_is_asked_for_as_himself():
+    """Lists and calls of one are never answered with the other's (B07, B08)."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(scope="private") as alpha:
+        ann, bob = token_of(corp, "ann"), token_of(corp, "bob")
+        guard = Guard(corp, alpha)
+
+        async def by_subject(exchange):
+            alpha.tools = [tool(f"of-{guard.subject(guard.tokens[-1])}")]
+            await default(exchange)
+
+        guard.then = by_subject
+        alpha.on("*", guard)
+        async with running({"alpha": exchanging(alpha, corp)}, clock=Clock()) as gateway:
+            for token, name in ((ann, "ann"), (bob, "bob"), (ann, "ann")):
+                assert (await gateway.ask("tools/list", token=token)).names == [f"alpha__of-{name}"]
+            assert len(alpha.seen("tools/list")) == 2
+            refused = await gateway.ask("tools/call", {"name": "alpha__of-bob"}, token=ann)
+            assert refused.code == -32602
+
+
+async def test_a_caller_without_a_token_is_told_to_bring_one():
+    """401 of our own for a call; in a merged list that part is missing."""
+    async with (
+        AuthorizationServer() as corp,
+        ScriptedUpstream(tools=[tool("a")], scope="private") as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+    ):
+        ann = token_of(corp, "ann")
+        alpha.on("*", Guard(corp, alpha))
+        async with running({"alpha": exchanging(alpha, corp), "beta": beta}, pace=ONCE) as gateway:
+            await gateway.ask("tools/list", token=ann)
+            assert (await gateway.ask("tools/list")).missing == ["alpha"]
+            known = len(alpha.requests)
+            refused = await gateway.ask("tools/call", {"name": "alpha__a"})
+            assert refused.status == 401
+            assert alpha.url.rpartition("/")[0] not in (refused.header("www-authenticate") or "")
+            assert len(alpha.requests) == known
+        assert all(asked.form.get("subject_token") == ann for asked in corp.seen("token"))
+
+
+async def test_callers_without_a_token_come_through_where_the_operator_lets_them():
+    """Without any credential: whether that is enough is the upstream's to say."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        settings = exchanging(alpha, corp, anonymous=True)
+        async with running({"alpha": settings}, pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"})).status == 200
+            alpha.on("tools/call", Guard(corp, alpha))
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"})).status == 401
+        assert corp.asked == []
+        assert {seen.header("authorization") for seen in alpha.requests} == {None}
+
+
+async def test_what_is_given_is_shown_no_longer_than_the_callers_own_token_lasts():
+    """Whatever lifetime it has itself."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        wall, clock = Clock(), Clock()
+        wall.now = time.time()
+        ann = token_of(corp, "ann", expires_in=100)
+        alpha.on("*", guard := Guard(corp, alpha))
+        answer = {"token_type": "Bearer", "issued_token_type": ACCESS_TOKEN, "expires_in": 36000}
+        corp.on("token", saying({**answer, "access_token": corp.mint("ann", aud=alpha.url)}))
+        async with running({"alpha": exchanging(alpha, corp)}, clock=clock, wall_clock=wall) as gateway:
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+            shown = len(guard.tokens)
+            wall.advance(101.0)
+            clock.advance(101.0)
+            over = await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)
+            assert over.status == 401
+            assert 'error="invalid_token"' in (over.header("www-authenticate") or "")
+            assert len(guard.tokens) == shown
+
+
+async def test_the_trouble_of_one_caller_is_not_anothers():
+    """A refused exchange is the gateway's matter, is not tried again by each call, and stops nobody else."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann, bob = token_of(corp, "ann"), token_of(corp, "bob")
+        alpha.on("*", Guard(corp, alpha))
+        async with running({"alpha": exchanging(alpha, corp)}, clock=Clock(), pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a"]
+            corp.revoke(bob)
+            for n in range(5):
+                failed = await gateway.ask("tools/call", {"name": "alpha__a"}, token=bob, id=n)
+                assert (failed.status, failed.code) == (200, -32603)
+                assert failed.header("www-authenticate") is None
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+            eve = token_of(corp, "eve")
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=eve)).status == 200
+        assert sum(asked.form["subject_token"] == bob for asked in corp.seen("token")) == 1
+
+
+@pytest.mark.parametrize("trouble", [failing(503), denying("invalid_client", status=401)])
+async def test_a_server_in_trouble_is_left_alone_by_all_callers(trouble):
+    """One question, then a rest, however many there are."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann = token_of(corp, "ann")
+        alpha.on("*", Guard(corp, alpha))
+        clock = Clock()
+        async with running({"alpha": exchanging(alpha, corp)}, clock=clock, pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a"]
+            corp.on("token", trouble)
+            for n in range(10):
+                token = token_of(corp, f"caller-{n}")
+                failed = await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)
+                assert failed.code == -32603
+            assert corp.count("token") == 2
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+
+
+async def test_requests_of_one_caller_wait_for_one_exchange():
+    """However many come at once."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann = token_of(corp, "ann")
+        alpha.on("*", Guard(corp, alpha))
+        async with running({"alpha": exchanging(alpha, corp)}, pace=ONCE) as gateway:
+            asked = (gateway.ask("tools/call", {"name": "alpha__a"}, token=ann, id=n) for n in range(10))
+            assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+        assert corp.count("token") == 1
+
+
+async def test_only_so_many_callers_are_remembered():
+    """The one who was away longest is asked for anew."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        tokens = [token_of(corp, f"caller-{n}") for n in range(3)]
+        alpha.on("*", Guard(corp, alpha))
+        settings = exchanging(alpha, corp, remembered=2)
+        async with running({"alpha": settings}, clock=Clock(), pace=ONCE) as gateway:
+            for token in (*tokens, tokens[2], tokens[0]):
+                assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)).status == 200
+        assert corp.count("token") == 4
+
+
+async def test_audience_and_the_kind_of_token_are_sent_as_written():
+    """Where the authorization server knows the upstream by a name."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann = token_of(corp, "ann")
+        settings = exchanging(
+            alpha, corp, audience="crm", resource="", subject_token_type="jwt", scopes=["read"]
+        )
+        async with running({"alpha": settings}, pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+        form = corp.seen("token")[0].form
+        assert (form["audience"], form["scope"], "resource" in form) == ("crm", "read", False)
+        assert form["subject_token_type"] == "urn:ietf:params:oauth:token-type:jwt"
+
+
+async def test_sessions_of_an_older_server_are_each_callers_own():
+    """Two callers never meet in one; another token of a caller begins another (B07)."""
+    async with AuthorizationServer() as corp, LegacyServer(tools=[tool("a")]) as alpha:
+        ann, bob, again = (token_of(corp, name) for name in ("ann", "bob", "ann"))
+        guard = Guard(corp, alpha, then=legacy)
+        sessions = {}
+
+        async def kept(exchange):
+            if exchange.received.method == "tools/call":
+                whose = guard.subject(guard.tokens[-1])
+                sessions.setdefault(whose, []).append(exchange.received.header("mcp-session-id"))
+            await legacy(exchange)
+
+        guard.then = kept
+        alpha.on("*", guard)
+        async with running({"alpha": exchanging(alpha, corp)}, pace=ONCE) as gateway:
+            for token in (ann, bob, ann, again):
+                assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)).status == 200
+        assert sessions["ann"][0] == sessions["ann"][1] != sessions["ann"][2]
+        assert not set(sessions["ann"]) & set(sessions["bob"])
+
+
+async def test_a_credential_that_is_no_token_is_not_exchanged():
+    """A login goes nowhere."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann = token_of(corp, "ann")
+        async with running({"alpha": exchanging(alpha, corp)}, pace=ONCE) as gateway:
+            await gateway.ask("tools/list", token=ann)
+            refused = await gateway.ask(
+                "tools/call", {"name": "alpha__a"}, headers={"authorization": "Basic dXNlcjpwdw=="}
+            )
+            assert refused.status == 401
+        assert corp.count("token") == 1
