@@ -1,6 +1,7 @@
 """Who gets in and who does not: what is answered at the door, and what outlives a token (Z-01 to Z-08)."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.authorization_server import AuthorizationServer, failing, late
 from tests.support.legacy_client import LegacyClient
+from tests.support.legacy_upstream import LegacyServer, streamed
 from tests.support.running import Clock, Running, running
 from tests.support.scripted import ScriptedUpstream, tool
 
@@ -20,6 +22,7 @@ SAID = f"{PUBLIC}/.well-known/oauth-protected-resource/mcp"
 KEY = "mcpgw_0123456789abcdef"
 KEYS = {"ci": {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}", "scopes": ["read"]}}
 APP = "https://app.example"
+ASK = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ async def alpha() -> AsyncIterator[ScriptedUpstream]:
 @asynccontextmanager
 async def guarded(
     corp: AuthorizationServer,
-    alpha: ScriptedUpstream | Mapping[str, Any],
+    alpha: ScriptedUpstream | LegacyServer | Mapping[str, Any],
     *,
     wall_clock: Clock | None = None,
     token: Mapping[str, Any] | None = None,
@@ -176,19 +179,22 @@ async def test_a_client_that_leaves_while_its_token_is_judged_costs_nothing(corp
 
 
 async def test_a_renewed_token_goes_on_with_what_its_bearer_was_given(corp, alpha):
-    """M-12, Z-08: cursors belong to the person; another one's token opens none of it."""
+    """M-12, Z-08: at any replica; another person's token opens none of it."""
     alpha.tools = [tool(name) for name in "abc"]
-    limits = {"page_size": 1}
-    tokens = {"corp": {"issuer": corp.issuer}}
-    async with running(
-        {"alpha": alpha}, public_url=PUBLIC, authentication={"tokens": tokens}, limits=limits
-    ) as gateway:
-        first = await gateway.ask("tools/list", token=corp.mint("alice"))
+    members = {
+        "public_url": PUBLIC,
+        "authentication": {"tokens": {"corp": {"issuer": corp.issuer}}},
+        "limits": {"page_size": 1},
+        "secrets": {"keys": ["0123456789abcdef0123456789abcdef"]},
+    }
+    async with running({"alpha": alpha}, **members) as one, running({"alpha": alpha}, **members) as two:
+        first = await one.ask("tools/list", token=corp.mint("alice"))
         cursor = {"cursor": first.result["nextCursor"]}
-        second = await gateway.ask("tools/list", cursor, token=corp.mint("alice"))
-        assert second.names == ["alpha__b"]
-        foreign = await gateway.ask("tools/list", cursor, token=corp.mint("bob"))
-        assert foreign.code == -32602
+        for gateway in (one, two):
+            second = await gateway.ask("tools/list", cursor, token=corp.mint("alice"))
+            assert second.names == ["alpha__b"]
+            foreign = await gateway.ask("tools/list", cursor, token=corp.mint("bob"))
+            assert foreign.code == -32602
 
 
 async def test_an_older_clients_session_goes_on_with_a_renewed_token(corp, alpha):
@@ -208,6 +214,44 @@ async def test_an_older_clients_session_goes_on_with_a_renewed_token(corp, alpha
                 assert refused.status == 401
                 assert SAID in refused.headers["www-authenticate"]
             client.token = corp.mint("alice")
+
+
+async def test_what_an_older_server_remembers_of_a_person_a_renewed_token_finds_again(corp):
+    """B07: its session is the person's, where it does not see the token; nobody else gets into it."""
+    async with (
+        LegacyServer(tools=[tool("set_note"), tool("get_note")]) as server,
+        guarded(corp, server) as gateway,
+    ):
+
+        async def note(subject):
+            answer = await gateway.ask("tools/call", {"name": "alpha__get_note"}, token=corp.mint(subject))
+            return answer.result["content"][0]["text"]
+
+        params = {"name": "alpha__set_note", "arguments": {"note": "of alice"}}
+        await gateway.ask("tools/call", params, token=corp.mint("alice"))
+        assert await note("alice") == "of alice"
+        assert await note("bob") == "none"
+        assert await note("alice") == "of alice"
+
+
+async def test_a_question_may_be_answered_with_a_renewed_token(corp):
+    """M-12: by the same person; whoever else has the state has nothing."""
+
+    async def talk(call):
+        return (await call.ask("elicitation/create", ASK))["result"]
+
+    async with LegacyServer(tools=[tool("a")]) as server, guarded(corp, server) as gateway:
+        server.on("tools/call", streamed(talk))
+        able = {"capabilities": {"elicitation": {}}}
+        asked = await gateway.ask("tools/call", {"name": "alpha__a"}, token=corp.mint("alice"), **able)
+        ((key, _),) = asked.result["inputRequests"].items()
+        answer = {"action": "accept", "content": {"name": "Alice"}}
+        state = asked.result["requestState"]
+        params = {"name": "alpha__a", "inputResponses": {key: answer}, "requestState": state}
+        for other in (corp.mint("bob"), corp.mint("alice", iss="https://else.example")):
+            assert "error" in (await gateway.ask("tools/call", params, token=other, **able)).message
+        done = await gateway.ask("tools/call", params, token=corp.mint("alice"), **able)
+        assert json.loads(done.result["content"][0]["text"]) == answer
 
 
 async def test_streams_end_with_the_token_they_were_opened_with(corp, alpha):

@@ -20,6 +20,7 @@ from typing import Any
 from gateway import config
 from gateway.front.http import FrontState, HttpFront, Pipeline
 from gateway.front.legacy_sessions import Sessions
+from gateway.front.verify import Verifier
 from gateway.protocol.call import Answer, Call, Emit, Notice, Principal, Sink
 from gateway.protocol.jsonrpc import Json
 from gateway.support.bus import LocalBus
@@ -269,7 +270,9 @@ def state(pipeline: Pipeline | Mapping[str, Pipeline], **members: Any) -> FrontS
         metrics=Metrics(),
         background=Background(),
     )
-    return FrontState(configured, pipelines, seal, sessions)
+    authentication = configured.authentication
+    verifier = Verifier(authentication, seal, Background(), Metrics()) if authentication.on else None
+    return FrontState(configured, pipelines, seal, sessions, verifier)
 
 
 @asynccontextmanager
