@@ -39,6 +39,7 @@ from gateway.core.purge import Wish, changes
 from gateway.core.replicas import Replicas
 from gateway.core.shown import Shown
 from gateway.front.admin import AdminFront, Phase
+from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.pipes import Inlet, Outlet, take_over
@@ -55,6 +56,7 @@ from gateway.support.notebook import LocalNotebook, Notebook
 from gateway.support.rates import LocalRates, Rates, RedisRates
 from gateway.support.redis_mailbox import RedisMailbox
 from gateway.support.redis_notebook import RedisNotebook
+from gateway.support.room import Room
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from gateway.upstream.parked import Parked
@@ -103,6 +105,7 @@ class Runtime:
     verifier: Verifier | None = None
     replicated: Replicated | None = None
     rates: Rates = field(default_factory=LocalRates)
+    room: Room = field(default_factory=lambda: Room(2**29, 2**25))
 
     async def start(self, *, follow: bool = True) -> None:
         """Begin to reach the upstreams and the other replicas; does not wait for any of them.
@@ -161,6 +164,7 @@ def build(
     notebook, mailbox = _between(config, shared, seal, background, metrics, clock)
     limits = config.limits
     rates = _rates(config, shared, seal, clock)
+    room = Room(limits.in_flight, limits.message)
     parked = Parked(
         mailbox,
         background,
@@ -183,6 +187,7 @@ def build(
         parked=parked,
         bus=None if shared is None else shared.bus,
         rates=rates,
+        room=room,
     )
     sessions = Sessions(
         config,
@@ -245,6 +250,7 @@ def build(
         else None,
         shared,
         rates,
+        room,
     )
 
 
@@ -358,6 +364,7 @@ class Gateway:
             runtime.metrics,
             background=runtime.background,
             stopping=runtime.stopping,
+            admission=Admission(runtime.room, runtime.rates, runtime.metrics),
         )
         self._admin = AdminFront(
             runtime.metrics,

@@ -8,7 +8,6 @@ import logging
 import re
 import socket
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from multidict import MultiMapping
 
 from gateway import config
 from gateway.front import challenges, mirror
+from gateway.front.admission import Admission, Entry, Refusal, has_rates
 from gateway.front.auth import Authenticator, Knock, identify
 from gateway.front.challenges import Denied, Door
 from gateway.front.gate import Gate
@@ -30,7 +30,7 @@ from gateway.front.heads import PatientConnection, PatientServer
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.metadata import Resources
-from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure
+from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure, too_much
 from gateway.front.tls import ListenerTls, shown_certificate
 from gateway.front.verify import Verifier
 from gateway.protocol import jsonrpc, methods, modern
@@ -41,7 +41,6 @@ from gateway.protocol.call import (
     Emit,
     Forbidden,
     Notice,
-    Partition,
     Principal,
     Reuse,
     Sink,
@@ -224,9 +223,12 @@ class _Site:
         metrics: Metrics,
         background: Background,
         stopping: asyncio.Event,
+        admission: Admission,
     ) -> None:
         self.state = state
         self.limits = state.config.limits
+        self._admission = admission
+        self._rated = has_rates(state.config)
         self.gate = Gate(state.config, bound)
         self.resources = Resources(state.config, state.pipelines, bound)
         self.authenticator = Authenticator(state.config, state.seal, state.verifier)
@@ -245,6 +247,7 @@ class _Site:
             refused=lambda came, id, endpoint, responder: outcome(
                 came, id=id, door=self.door(endpoint, responder.request)
             ),
+            barred=self.barred,
         )
         self._welcome: dict[modern.Head, bytes] = {}
         self._heeded = not self.gate.looks_at_peers
@@ -295,6 +298,16 @@ class _Site:
         document = self.resources.document(endpoint, request.headers.get(hdrs.HOST, ""))
         return Outcome(200, (document,), "metadata", _OPEN, cached=_KEPT)
 
+    async def barred(
+        self, endpoint: str, principal: Principal, responder: Responder, requests: int = 1
+    ) -> Refusal | None:
+        """Return why requests come too quickly, if they do."""
+        if not self._rated:
+            return None
+        request = responder.request
+        address = self.gate.peer(request.headers, request.remote)
+        return await self._admission.rate(self.state.config, endpoint, principal.who, address, requests)
+
     def welcome(self, head: modern.Head) -> bytes | None:
         """Return the CORS lines for header lines that passed every check they can be put to, once before."""
         return self._welcome.get(head)
@@ -333,6 +346,7 @@ class HttpFront:
         *,
         background: Background,
         stopping: asyncio.Event,
+        admission: Admission,
     ) -> None:
         """`stopping` is set when the drain begins; listening pipelines wait for it and end gracefully."""
         self._state = state
@@ -347,14 +361,15 @@ class HttpFront:
         self._site: _Site | None = None
         self._open: set[Responder] = set()
         self._nothing_open = asyncio.Event()
-        self._listens: Counter[Partition | None] = Counter()
+        self._admission = admission
         self._serving = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         where = ", ".join(f"{host}:{port}" for host, port in self._bound) or "not bound"
         ending = ", draining" if self.draining else ""
-        return f"<HttpFront {where}: {len(self._open)} open, {self._listens.total()} listening{ending}>"
+        listening = self._admission.streams.total()
+        return f"<HttpFront {where}: {len(self._open)} open, {listening} listening{ending}>"
 
     @property
     def serving(self) -> bool:
@@ -370,7 +385,9 @@ class HttpFront:
         loop = self._loop = asyncio.get_running_loop()
         limits = self._state().config.limits
         if self._server is None:
-            self._server = _Server(self._handle, self._metrics, limits.header, lambda: self._current().allow)
+            self._server = _Server(
+                self._handle, self._metrics, limits.header, lambda: self._current().allow, limits.connections
+            )
         secured = await self._secured()
         listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG, **secured)
         self._listeners.append(listener)
@@ -472,7 +489,8 @@ class HttpFront:
     # One request
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        responder = Responder(request, self._metrics, asyncio.current_task(self._loop))
+        entry = self._admission.arrive()
+        responder = Responder(request, self._metrics, asyncio.current_task(self._loop), entry)
         self._open.add(responder)
         try:
             came = await self._came(request, responder)
@@ -513,11 +531,17 @@ class HttpFront:
         checked = await self._let_in(site, request, responder, endpoint, head, welcome)
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
+        barred = responder.entry.enter(site.limits, checked.who)
+        if barred is None:
+            barred = await site.barred(endpoint, checked, responder)
+        if barred is not None:
+            responder.closing |= not request.content.is_eof()
+            return self._refused(endpoint, too_much(barred))
         if request.method != "POST":
             return self._refused(
                 endpoint, await self._in_session(site, endpoint, request, head, checked, responder)
             )
-        body = await _read_body(request, site.limits)
+        body = await _read_body(request, site.limits, responder.entry)
         if isinstance(body, Outcome):
             responder.closing = True
             return self._refused(endpoint, body)
@@ -556,7 +580,9 @@ class HttpFront:
     def _current(self) -> _Site:
         state = self._state()
         if self._site is None or self._site.state is not state:
-            self._site = _Site(state, self._bound, self._metrics, self._background, self._stopping)
+            self._site = _Site(
+                state, self._bound, self._metrics, self._background, self._stopping, self._admission
+            )
         return self._site
 
     def _refused(self, endpoint: str | None, refusal: Outcome) -> Outcome:
@@ -592,7 +618,11 @@ class HttpFront:
         if "?" in request.raw_path and "access_token" in request.query:
             error = McpError(INVALID_REQUEST, "A token belongs in the Authorization header, not in the query")
             return failure(400, error, None, "authorization")
-        return None
+        crowded = responder.entry.crowded(site.limits)
+        if crowded is None:
+            return None
+        responder.closing |= not request.content.is_eof()
+        return too_much(crowded)
 
     async def _let_in(
         self,
@@ -646,7 +676,7 @@ class HttpFront:
         pipeline = site.state.pipelines[endpoint]
         try:
             if call.method == LISTEN:
-                return await self._listen(site, pipeline, call, principal, responder)
+                return await self._listen(site, endpoint, call, principal, responder)
             answer = await pipeline.handle(call, principal, responder.emit)
             return outcome(answer, id=call.id, mirrored=site.mirrored)
         except ClientGone:
@@ -656,21 +686,14 @@ class HttpFront:
             return _mirrored(failed, error) if site.mirrored and methods.cacheable(call.method) else failed
 
     async def _listen(
-        self, site: _Site, pipeline: Pipeline, call: Call, principal: Principal, responder: Responder
+        self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
     ) -> Outcome:
-        caller = principal.who
-        # Whoever shows no token is the same caller as all others who do not.
-        limit = "anonymous_streams" if caller is None else "streams_per_caller"
-        if self._listens[caller] >= getattr(site.limits, limit):
-            raise McpError(INTERNAL_ERROR, f"Too many open streams; `limits.{limit}` allows more")
-        self._listens[caller] += 1
-        try:
-            ended = outcome(await pipeline.listen(call, principal, responder), id=call.id)
-        finally:
-            self._listens[caller] -= 1
-            if not self._listens[caller]:
-                del self._listens[caller]
-        return replace(ended, streamed=True)
+        pipeline = site.state.pipelines[endpoint]
+        barred = responder.entry.stream(site.limits)
+        if barred is not None:
+            refused = self._refused(endpoint, too_much(barred, call.id))
+            return replace(refused, status=200, word="error")  # an error of the call it is by now (L-09)
+        return replace(outcome(await pipeline.listen(call, principal, responder), id=call.id), streamed=True)
 
 
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
@@ -724,11 +747,12 @@ def _check_sizes(site: _Site, request: web.BaseRequest, responder: Responder) ->
     return None
 
 
-async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes | Outcome:
+async def _read_body(request: web.BaseRequest, limits: config.Limits, entry: Entry) -> bytes | Outcome:
     """Return the body, or why it was not taken; most bodies have arrived with their headers."""
     content = request.content
     if content.is_eof():
         body = content.read_nowait()
+        entry.hold(len(body))
         return body if len(body) <= limits.message else _plain(413)
     if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -739,6 +763,8 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits) -> bytes |
                 parts += chunk
                 if len(parts) > limits.message:
                     return _plain(413)
+                if (barred := entry.grown(len(parts))) is not None:
+                    return too_much(barred)
     except TimeoutError:
         return _plain(408, word="body_slow")
     except (web.RequestPayloadError, BadHttpMessage):
@@ -773,11 +799,27 @@ class _Server(PatientServer):
         metrics: Metrics,
         header: int,
         allow: Callable[[], str],
+        most: int,
     ) -> None:
         super().__init__(handler, handler_cancellation=True)  # S-21: who leaves, cancels
         self.metrics = metrics
         self.allow = allow
         self._header = header
+        self._most = most
+        self._connected = 0
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Count a connection in, or close it at once."""
+        super().connection_made(handler, transport)
+        self._connected += 1
+        if self._connected > self._most:
+            self.metrics.rejected(OTHER, "connections")
+            transport.abort()
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Count a connection out."""
+        super().connection_lost(handler, exc)
+        self._connected -= 1
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(

@@ -6,14 +6,15 @@ What they say is understood in front/legacy_talk.py; here it is taken out of HTT
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import hdrs, web
 
 from gateway import config
+from gateway.front.admission import Refusal
 from gateway.front.legacy_sessions import Sessions, TooMany, Visit
 from gateway.front.legacy_talk import Pipeline, Talk, Told, in_order
-from gateway.front.stream import Outcome, Responder, failure
+from gateway.front.stream import Outcome, Responder, failure, too_much
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
 from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Forbidden, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
@@ -48,9 +49,12 @@ class LegacyFront:
         background: Background,
         stopping: asyncio.Event,
         refused: Callable[[Challenge | Forbidden, bytes | None, str, Responder], Outcome],
+        barred: Callable[[str, Principal, Responder, int], Awaitable[Refusal | None]],
     ) -> None:
         """`refused` makes HTTP of what this caller may not do here, or at an upstream that knows it."""
+        self._limits = settings.limits
         self._depth = settings.limits.depth
+        self._barred = barred
         self._sessions = sessions
         self._metrics = metrics
         self._background = background
@@ -114,6 +118,9 @@ class LegacyFront:
         visit = await self._standing(endpoint, head, principal)
         if not isinstance(visit, Visit):
             return visit
+        barred = responder.entry.stream(self._limits)
+        if barred is not None:
+            return too_much(barred)
         responder.begin(None)
         stream = self._talks[endpoint].stream(visit, responder)
         try:
@@ -195,7 +202,8 @@ class LegacyFront:
 
     async def _told(self, endpoint: str, visit: Visit, asked: Asked, responder: Responder) -> Told:
         with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
-            told = await self._talks[endpoint].ask(visit, asked, responder)
+            over = responder.entry.keep()  # until the work has ended, whoever waits for it
+            told = await self._talks[endpoint].ask(visit, asked, responder, over)
             counted.word = told.word
             return told
 
@@ -205,6 +213,13 @@ class LegacyFront:
         self, endpoint: str, visit: Visit, messages: list[Message], responder: Responder
     ) -> Outcome:
         """Answer each message on its own: in one array, or as events once there is a stream (X-60)."""
+        more = sum(isinstance(one, Asked) for one in messages) - 1
+        if more > 0:
+            barred = responder.entry.more(self._limits, more)
+            if barred is None:
+                barred = await self._barred(endpoint, visit.principal, responder, more)
+            if barred is not None:
+                return too_much(barred)
         refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]
         for one in messages:  # what was asked before comes before anything new
             if isinstance(one, Answered):

@@ -176,17 +176,33 @@ class Talk:
 
     # What comes in
 
-    async def ask(self, visit: Visit, asked: Asked, outlet: Outlet) -> Told:
-        """Return the answer to a request.
+    async def ask(
+        self, visit: Visit, asked: Asked, outlet: Outlet, over: Callable[[], None] = lambda: None
+    ) -> Told:
+        """Return the answer to a request; `over` is called once the work on it has ended.
 
-        The work does not end with who waits for it: a connection that is lost takes nothing back (X-25).
+        That does not end with who waits for it: a connection that is lost takes nothing back (X-25).
         """
+        try:
+            task, work = self._begun(visit, asked, outlet)
+        except McpError as error:
+            over()
+            return _failed(asked, error)
+        task.add_done_callback(lambda _: over())
+        while not task.done():
+            await asyncio.wait([task], timeout=self._every)
+            if not task.done():
+                await self._sessions.touch(visit.session)  # or the other replicas would take it for idle
+        return Told(None, "cancelled") if task.cancelled() and work.withdrawn else task.result()
+
+    def _begun(self, visit: Visit, asked: Asked, outlet: Outlet) -> "tuple[asyncio.Task[Told], Work]":
+        """Begin to work on a request; raises McpError where that may not be."""
         id = same_id(asked.id)
         known = visit.session.running.get(id)
         if known is not None and not known.withdrawn:  # nobody could take back the one and not the other
-            return _failed(asked, McpError(INVALID_REQUEST, UNDER_WAY))
+            raise McpError(INVALID_REQUEST, UNDER_WAY)
         if len(visit.session.running) >= _MOST_AT_ONCE:
-            return _failed(asked, McpError(INTERNAL_ERROR, "Too many requests of this session at once"))
+            raise McpError(INTERNAL_ERROR, "Too many requests of this session at once")
         work = Work()
         task = self._background.start(self._work(visit, asked, outlet), name="legacy request")
         work.task = task
@@ -197,11 +213,7 @@ class Talk:
                 del visit.session.running[id]
 
         task.add_done_callback(ended)
-        while not task.done():
-            await asyncio.wait([task], timeout=self._every)
-            if not task.done():
-                await self._sessions.touch(visit.session)  # or the other replicas would take it for idle
-        return Told(None, "cancelled") if task.cancelled() and work.withdrawn else task.result()
+        return task, work
 
     async def note(self, visit: Visit, noted: Noted) -> None:
         """Take in a notification; those of no interest to anybody are dropped (9.3)."""

@@ -5,6 +5,7 @@ The response is framed here and written straight to the transport. aiohttp's res
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -15,10 +16,11 @@ from typing import Literal
 from aiohttp import web
 from msgspec import Struct
 
+from gateway.front.admission import Entry, Refusal
 from gateway.front.mirror import NO_STORE
 from gateway.protocol import jsonrpc
 from gateway.protocol.call import Notice
-from gateway.protocol.jsonrpc import Json, McpError
+from gateway.protocol.jsonrpc import INTERNAL_ERROR, Json, McpError
 from gateway.protocol.sse import EVENT_END, EVENT_START, KEEP_ALIVE, format_event
 from gateway.support.metrics import OTHER, Metrics
 
@@ -27,6 +29,9 @@ _JOIN_BELOW = 65_536
 
 _MAY_BE_DEAF = 0.25
 """Seconds of work on an answer while what the client sent ahead hides whether it is still there."""
+
+_SLOWEST = 16_384
+"""Bytes a second that a client has to read of what waits for it, or it could hold them for ever."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _STREAM_HEAD = (
@@ -57,6 +62,12 @@ def failure(
 ) -> Outcome:
     """Return an error as HTTP, with the id it answers as far as that is known."""
     return Outcome(status, (jsonrpc.error_message(id, error),), word, headers or {})
+
+
+def too_much(refusal: Refusal, id: bytes | None = None) -> Outcome:
+    """Return why a request was not let in, and when to come back, as HTTP."""
+    error = McpError(INTERNAL_ERROR, str(refusal))
+    return failure(refusal.status, error, id, refusal.word, {"Retry-After": str(refusal.seconds)})
 
 
 class _Sent(web.StreamResponse):
@@ -93,6 +104,7 @@ class Responder:
 
     __slots__ = (
         "_began_at",
+        "_due",
         "_flushed",
         "_metrics",
         "_moved_at",
@@ -103,15 +115,20 @@ class Responder:
         "_task",
         "_written",
         "closing",
+        "entry",
         "extra_head",
         "id",
         "stopped",
     )
 
     def __init__(
-        self, request: web.BaseRequest, metrics: Metrics, task: "asyncio.Task[object] | None"
+        self,
+        request: web.BaseRequest,
+        metrics: Metrics,
+        task: "asyncio.Task[object] | None",
+        entry: Entry,
     ) -> None:
-        """`task` is the one that works on the request."""
+        """`task` is the one that works on the request, `entry` what it is counted by until its end."""
         now = time.monotonic()
         self._request = request
         self._metrics = metrics
@@ -124,6 +141,8 @@ class Responder:
         self._spoke_at = now
         self._began_at = now
         self.id: bytes | None = None
+        self._due = math.inf
+        self.entry = entry
         self.closing = False
         self.extra_head = b""
         """Header lines that every answer to this request carries, errors included (B36)."""
@@ -191,7 +210,7 @@ class Responder:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ClientGone
-        await self._drain()
+        await self._taken()
 
     async def finish(self, outcome: Outcome) -> web.StreamResponse:
         """Send the answer and wait until the client has taken (nearly) all of it."""
@@ -214,7 +233,21 @@ class Responder:
             transport.close()
 
     async def _drain(self) -> None:
-        """Wait until the client takes more; how long it may take nothing is the pulse's to judge."""
+        """Wait until the client takes more; how long it may take nothing is the pulse's to judge.
+
+        What waits is held, by the pace of who reads it: it counts, and may not take for ever.
+        """
+        transport = self._request.transport
+        waiting = 0 if transport is None else transport.get_write_buffer_size()
+        self._due = time.monotonic() + waiting / _SLOWEST
+        self.entry.hold(waiting)
+        try:
+            await self._taken()
+        finally:
+            self._due = math.inf
+            self.entry.let_go(waiting)
+
+    async def _taken(self) -> None:
         try:
             await self._request.writer.drain()
         except ConnectionError:
@@ -236,6 +269,7 @@ class Responder:
         """Let go of what the request held, whatever became of it."""
         self._state = "done"
         self._task = None
+        self.entry.leave()
         if self._stream != "no":
             self._metrics.stream_closed("downstream")
 
@@ -269,7 +303,10 @@ class Responder:
 
     def _cut_if_stalled(self, waiting: int, now: float, stalled: float) -> None:
         flushed = self._written - waiting
-        if flushed != self._flushed:
+        if now - self._due >= stalled:
+            self._metrics.rejected(OTHER, "slow_reader")
+            self.abort()
+        elif flushed != self._flushed:
             self._flushed = flushed
             self._moved_at = now
         elif now - self._moved_at >= stalled:

@@ -56,6 +56,11 @@ class SseParser:
             f"<SseParser {len(self._data or b'')} bytes of data, {len(self._pending)} of an unfinished line>"
         )
 
+    @property
+    def held(self) -> int:
+        """The bytes that are kept of what has not ended."""
+        return len(self._pending) + len(self._data or b"")
+
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that this chunk completes; raises EventTooLarge."""
         if not self._started:

@@ -57,6 +57,7 @@ REJECTIONS = frozenset(
         "head_slow",
         "body_slow",
         "ahead",
+        "slow_reader",
         "malformed",
         "envelope",
         "header_mismatch",

@@ -19,13 +19,14 @@ from gateway import config
 from gateway.protocol.call import Reason, UpstreamName
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
+from gateway.support.room import Held, Room
 from gateway.support.tasks import Background
 from gateway.support.trust import failed_check
 from gateway.upstream.challenges import read_challenge
 from gateway.upstream.connecting import proxy_for, shown_url, trust_for
 from gateway.upstream.credentials import Credentials
 from gateway.upstream.egress import Answer, Astray, bounded
-from gateway.upstream.failures import Failed
+from gateway.upstream.failures import Busy, Failed
 from gateway.upstream.obtaining import tokens_for
 from gateway.upstream.posting import CONNECT_TIMEOUT, Poster, Response, header_lines
 from gateway.upstream.retrying import retry_after
@@ -60,6 +61,7 @@ class HttpLine:
         metrics: Metrics,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
+        room: Room,
         wall_clock: Callable[[], float] = time.time,
         random: Callable[[], float] = chance.random,
     ) -> None:
@@ -86,6 +88,7 @@ class HttpLine:
             random=random,
         )
         self.credentials = Credentials(name, settings.auth, tokens)
+        self._room = room
         self._poster: Poster | None = None
         self._start = ""
         self._closed = False
@@ -242,14 +245,25 @@ class HttpLine:
             raise self.too_large()
         chunks: list[bytes] = []
         size = 0
-        while chunk := await self.some(response):
-            size += len(chunk)
-            if size > self.limit:
-                raise self.too_large()
-            chunks.append(chunk)
-            if response.content.at_eof():
-                break
-        return b"".join(chunks)
+        with self.held() as held:
+            while chunk := await self.some(response):
+                size += len(chunk)
+                if size > self.limit:
+                    raise self.too_large()
+                self.check_room(held, size)
+                chunks.append(chunk)
+                if response.content.at_eof():
+                    break
+            return b"".join(chunks)
+
+    def held(self) -> Held:
+        """Return what counts a message of the upstream while it is read."""
+        return Held(self._room, "")
+
+    def check_room(self, held: Held, size: int) -> None:
+        """Note how large a message is by now; raises Busy when there is no room for it."""
+        if not held.fits(size):
+            raise Busy(self.name, "in_flight")
 
     async def some(self, response: Response) -> bytes:
         """Return what arrived of the body, b"" at its end."""

@@ -389,19 +389,21 @@ class _Wire:
         of = None if exchange is None else exchange.id
         self._line.metrics.stream_opened("upstream")
         try:
-            while chunk := await self._line.some(response):
-                for event in parser.feed(chunk):
-                    place.left(event)
-                    if event.event not in ("", "message") or not event.data:
-                        continue  # other events are other people's; empty data primes a resumption
-                    place.heard = True
-                    self._hear(event.data, of)
-                    if exchange is not None:
-                        if exchange.over:
-                            self._line.let_end(response)
-                            return
-                        await exchange.room()
-                    await self.session.room()
+            with self._line.held() as held:
+                while chunk := await self._line.some(response):
+                    for event in parser.feed(chunk):
+                        place.left(event)
+                        if event.event not in ("", "message") or not event.data:
+                            continue  # other events are other people's; empty data primes a resumption
+                        place.heard = True
+                        self._hear(event.data, of)
+                        if exchange is not None:
+                            if exchange.over:
+                                self._line.let_end(response)
+                                return
+                            await exchange.room()
+                        await self.session.room()
+                    self._line.check_room(held, parser.held)
         except EventTooLarge:
             raise self._line.too_large() from None
         finally:

@@ -206,14 +206,16 @@ class ModernHttpUpstream:
         self._line.streams += 1
         self._metrics.stream_opened("upstream")
         try:
-            while chunk := await self._line.some(response):
-                for event in parser.feed(chunk):
-                    if event.event not in ("", "message") or not event.data:
-                        continue  # other events are other people's; empty data primes a resumption (U-21)
-                    reply = await self._heard(self._read(event.data), conversation, emit)
-                    if reply is not None:
-                        self._line.let_end(response)
-                        return reply
+            with self._line.held() as held:
+                while chunk := await self._line.some(response):
+                    for event in parser.feed(chunk):
+                        if event.event not in ("", "message") or not event.data:
+                            continue  # other events are other people's; empty data primes a resumption (U-21)
+                        reply = await self._heard(self._read(event.data), conversation, emit)
+                        if reply is not None:
+                            self._line.let_end(response)
+                            return reply
+                    self._line.check_room(held, parser.held)
         except EventTooLarge:
             raise self._line.too_large() from None
         finally:

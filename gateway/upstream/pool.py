@@ -27,6 +27,7 @@ from gateway.support.bus import Bus, LocalBus
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.rates import LocalRates, Rates
+from gateway.support.room import Room
 from gateway.support.tasks import Background
 from gateway.upstream.failures import StaleSchema, TimedOut
 from gateway.upstream.http_any import HttpUpstream
@@ -85,6 +86,7 @@ class UpstreamPool:
         parked: Parked | None = None,
         bus: Bus | None = None,
         rates: Rates | None = None,
+        room: Room | None = None,
     ) -> None:
         """Raise ValueError when a file that the settings name will not do."""
         self.on_change: OnChange | None = None
@@ -97,6 +99,7 @@ class UpstreamPool:
         self._watches: list[asyncio.Task[None]] = []
         self._members: dict[UpstreamName, Member] = {}
         counted = LocalRates(clock) if rates is None else rates
+        held = Room(limits.in_flight, limits.message) if room is None else room
         client_info = _client_info(identity, version)
         for key, settings in upstreams.items():
             upstream: Transport
@@ -127,6 +130,7 @@ class UpstreamPool:
                     clock=clock,
                     wall_clock=wall_clock,
                     random=random,
+                    room=held,
                 )
                 upstream = self._over_http(line, settings, client_info, pace or Pace(), random)
             self._members[upstream.name] = Member(

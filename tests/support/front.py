@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import config
+from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront, Pipeline
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.verify import Verifier
@@ -27,6 +28,8 @@ from gateway.support.bus import LocalBus
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.notebook import LocalNotebook
+from gateway.support.rates import LocalRates
+from gateway.support.room import Room
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 
@@ -212,7 +215,15 @@ class Serving:
 
     def __post_init__(self) -> None:
         self.front = HttpFront(
-            lambda: self.state, self.metrics, background=self.background, stopping=self.stopping
+            lambda: self.state,
+            self.metrics,
+            background=self.background,
+            stopping=self.stopping,
+            admission=Admission(
+                Room(self.state.config.limits.in_flight, self.state.config.limits.message),
+                LocalRates(),
+                self.metrics,
+            ),
         )
 
     @asynccontextmanager

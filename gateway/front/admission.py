@@ -1,0 +1,224 @@
+"""Decides whether a request is let in, and counts what is in: requests, calls of each caller, streams, bytes.
+
+Everything is decided before the body is read, by what is known then; the decisions are made without waiting,
+but for rates that replicas count together. What is refused is told by which setting, and when to come back.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+
+from msgspec import Struct
+
+from gateway.config import Config, Limits, Rate
+from gateway.support.metrics import Metrics
+from gateway.support.rates import Rates
+from gateway.support.room import SMALL, Room, Whose
+
+_PAUSE = 1.0
+"""Seconds after which it makes sense to try again what others leave room for."""
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request is not let in."""
+
+    status: int
+    what: str
+    setting: str
+    word: str
+    """As metrics count it."""
+    wait: float = _PAUSE
+
+    def __str__(self) -> str:
+        return f"{self.what}, try again in {self.seconds} s; the setting `{self.setting}` allows more"
+
+    @property
+    def seconds(self) -> int:
+        """The time after which to come back: no date, for that would need clocks that agree."""
+        return max(1, math.ceil(self.wait))
+
+
+class Entry:
+    """One request from its arrival until the last byte of its answer has left, and what it takes."""
+
+    __slots__ = ("_admission", "_bytes", "_calls", "_counted", "_holders", "_streams", "_whose")
+
+    def __init__(self, admission: "Admission") -> None:
+        self._admission = admission
+        self._whose: Whose = None
+        self._counted = 1
+        self._calls = 0
+        self._streams = 0
+        self._bytes = 0
+        self._holders = 1
+
+    def crowded(self, limits: Limits) -> Refusal | None:
+        """Return why it cannot be looked at at all, whoever sent it."""
+        if self._admission.requests > limits.requests:
+            return Refusal(503, "Too many requests at once", "limits.requests", "requests")
+        return None
+
+    def enter(self, limits: Limits, whose: Whose) -> Refusal | None:
+        """Return why it is not let in; if it is, it counts as one of the caller's calls."""
+        admission = self._admission
+        self._whose = whose
+        if admission.room.full:
+            return _FULL
+        if admission.room.full_for(whose):
+            return _FULL_FOR_CALLER
+        return self.more(limits, 1)
+
+    def more(self, limits: Limits, calls: int) -> Refusal | None:
+        """Let so many more calls begin, or return why none of them is."""
+        setting, most = (
+            ("anonymous_calls", limits.anonymous_calls)
+            if self._whose is None
+            else ("calls_per_caller", limits.calls_per_caller)
+        )
+        running = self._admission.calls
+        if running[self._whose] + calls > most:
+            return Refusal(429, "Too many requests of this caller at once", f"limits.{setting}", "calls")
+        running[self._whose] += calls
+        self._calls += calls
+        return None
+
+    def stream(self, limits: Limits) -> Refusal | None:
+        """Go on as an open stream, which is no call, or return why not."""
+        setting, most = (
+            # Whoever shows no token is the same caller as all others who do not.
+            ("anonymous_streams", limits.anonymous_streams)
+            if self._whose is None
+            else ("streams_per_caller", limits.streams_per_caller)
+        )
+        streams = self._admission.streams
+        if streams[self._whose] >= most:
+            return Refusal(429, "Too many open streams", f"limits.{setting}", "streams")
+        streams[self._whose] += 1
+        self._streams += 1
+        self._end_calls()
+        self._arrived(-self._counted)
+        return None
+
+    def hold(self, size: int) -> bool:
+        """Count bytes that are held for it until it leaves; whether there was room for them."""
+        if size < SMALL:
+            return True
+        room = self._admission.room
+        self._bytes += size
+        room.hold(size, self._whose)
+        return room.held <= room.most
+
+    def grown(self, size: int) -> Refusal | None:
+        """Note how large its body is by now, in steps; return why that is too much, if it is."""
+        more = size - self._bytes
+        if more < SMALL:
+            return None
+        if not self.hold(more):
+            return _FULL
+        return _FULL_FOR_CALLER if self._admission.room.full_for(self._whose) else None
+
+    def let_go(self, size: int) -> None:
+        """Count bytes out before it leaves."""
+        if size >= SMALL:
+            self._bytes -= size
+            self._admission.room.hold(-size, self._whose)
+
+    def keep(self) -> Callable[[], None]:
+        """Count it until what is returned was called as well: its work goes on without it."""
+        self._holders += 1
+        return self.leave
+
+    def leave(self) -> None:
+        """Count it out, once everybody who keeps it has."""
+        self._holders -= 1
+        if self._holders:
+            return
+        if self._bytes:
+            self._admission.room.hold(-self._bytes, self._whose)
+            self._bytes = 0
+        if self._calls:
+            self._end_calls()
+        if self._streams:
+            _less(self._admission.streams, self._whose, self._streams)
+            self._streams = 0
+        if self._counted:
+            self._arrived(-self._counted)
+
+    def _end_calls(self) -> None:
+        _less(self._admission.calls, self._whose, self._calls)
+        self._calls = 0
+
+    def _arrived(self, by: int) -> None:
+        self._counted += by
+        self._admission.requests += by
+
+
+class Admission:
+    """What is in, of everybody and of each caller."""
+
+    def __init__(self, room: Room, rates: Rates, metrics: Metrics) -> None:
+        self.room = room
+        self._rates = rates
+        self.requests = 0
+        """Those that are answered now, whoever sent them; open streams are none."""
+        self.calls: Counter[Whose] = Counter()
+        self.streams: Counter[Whose] = Counter()
+        metrics.watch_held(lambda: room.held)
+
+    def __repr__(self) -> str:
+        return f"<Admission {self.requests} requests, {self.streams.total()} streams, {self.room!r}>"
+
+    def arrive(self) -> Entry:
+        """Count a request in; `leave` must follow."""
+        self.requests += 1
+        return Entry(self)
+
+    async def rate(
+        self, config: Config, endpoint: str, whose: Whose, address: str, requests: int = 1
+    ) -> Refusal | None:
+        """Count requests against the rates that are configured; return why they come too quickly."""
+        setting, key, rate = _rate_of(config.limits, whose, address)
+        if rate is not None and (wait := await self._rates.take(key, rate, requests)):
+            return Refusal(429, f"More than {rate} requests", setting, "rate", wait)
+        rate = config.endpoints[endpoint].rate
+        if rate is not None and (wait := await self._rates.take(f"endpoint {endpoint}", rate, requests)):
+            return Refusal(503, f"More than {rate} requests", f"endpoints.{endpoint}.rate", "rate", wait)
+        return None
+
+
+def _rate_of(limits: Limits, whose: Whose, address: str) -> tuple[str, str, Rate | None]:
+    """Return by which setting a caller's requests are counted, under which key, and against what."""
+    if whose is not None:
+        return "limits.rate_per_caller", f"caller {whose}", limits.rate_per_caller
+    return "limits.anonymous_rate", f"from {network(address)}", limits.anonymous_rate
+
+
+def has_rates(config: Config) -> bool:
+    """Whether there is anything to count requests against."""
+    limits = config.limits
+    of_endpoints = [endpoint.rate for endpoint in config.endpoints.values()]
+    return any((limits.rate_per_caller, limits.anonymous_rate, *of_endpoints))
+
+
+def network(address: str) -> str:
+    """Return what of an address tells one caller from another: of IPv6 whoever has one has 2^64."""
+    try:
+        at = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(at, IPv6Address):
+        return str(at)
+    if at.ipv4_mapped is not None:
+        return str(at.ipv4_mapped)
+    return str(IPv6Address(int(at) >> 64 << 64))
+
+
+def _less(counts: Counter[Whose], whose: Whose, by: int) -> None:
+    counts[whose] -= by
+    if not counts[whose]:
+        del counts[whose]
+
+
+_FULL = Refusal(503, "Too much is held in memory", "limits.in_flight", "in_flight")
+_FULL_FOR_CALLER = Refusal(429, "Too much is held in memory for this caller", "limits.in_flight", "in_flight")
