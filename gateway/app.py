@@ -211,6 +211,7 @@ def build(
         metrics=metrics,
         stopping=stopping,
         following=following,
+        wall_clock=wall_clock,
         shown=None if shared is None else _shown(shared, notebook, background, upstream_settings),
     )
     pool.on_change = hub.changed

@@ -7,7 +7,6 @@ and no more (Z-18): it is hashed here and compared nowhere else.
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 from aiohttp import hdrs
@@ -118,7 +117,7 @@ class Authenticator:
             if isinstance(named, Rejection):
                 return _malformed("" if named.error is None else named.error.message)
             if named is not None:
-                return replace(self._verifier.certificate(named.name), expires=named.expires)
+                return self._judged(self._verifier.certificate(named.name, named.expires))
         return _NAMELESS if self._settings.anonymous else _STRANGER
 
     def _judged(self, verdict: Verdict) -> Came:

@@ -31,6 +31,7 @@ _NO_TOKEN = Refused("invalid_request", "The Authorization header holds no token 
 _TOO_LONG = Refused("invalid_request", "The token is too long")
 _NO_KEY = Refused("invalid_token", "The key does not count: nobody has it")
 _KEY_IS_OVER = Refused("invalid_token", "The key does not count: it has expired")
+_CERTIFICATE_IS_OVER = Refused("invalid_token", "The certificate does not count: it has expired")
 _UNSIGNED = Refused("invalid_token", "The token does not count: it is no signed token")
 _UNKNOWN_ISSUER = Refused("invalid_token", "The token does not count: it is of another issuer")
 
@@ -148,12 +149,21 @@ class Verifier:
         verdict = self._of_key(f"Bearer {value}", *holder)
         return self._counted("key", verdict)
 
-    def certificate(self, name: str) -> Principal:
-        """Return who shows a certificate of this name, which somebody else has verified."""
+    def certificate(self, name: str, expires: float | None = None) -> Verdict:
+        """Return who shows a certificate of this name, which somebody else has verified.
+
+        It was good then: a connection, or what a proxy kept of one, may have outlived it.
+        """
+        if expires is not None and expires <= self._now():
+            return self._counted("cert", _CERTIFICATE_IS_OVER)
         id = f"cert:{name}"
         subject = subject_of(self._seal, id)
         return Principal(
-            subject, id=id, subject=subject, scopes=self._granted(self._settings.certificates.scopes)
+            subject,
+            id=id,
+            subject=subject,
+            expires=expires,
+            scopes=self._granted(self._settings.certificates.scopes),
         )
 
     # API keys

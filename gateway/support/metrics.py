@@ -465,7 +465,7 @@ class Metrics:
         return self._notices.cell(_known(fate, NOTICE_FATES))
 
     def verified(self, source: str, outcome: str) -> None:
-        """Count a credential: of which issuer (or `key`, or `none`) it is, and what became of it."""
+        """Count a credential: of which issuer (or `key`, `cert` or `none`) it is, and what became of it."""
         self._verified.add(source, _known(outcome, VERDICTS))
 
     def issuer_asked(self, issuer: str, what: str, outcome: str, seconds: float) -> None:
