@@ -54,6 +54,8 @@ def _unnamed(data: Mapping[str, object], listen: str) -> Iterator[tuple[YamlPath
         yield place, f"{needs}, and {listen} is not where clients are"
     elif data.get("trusted_proxies"):
         yield place, f"{needs}, which is that of the proxy here"
+    elif data.get("hosts"):
+        yield place, f"{needs}, and `hosts` says that clients know another"
 
 
 def _unshown(data: Mapping[str, object]) -> Iterator[tuple[YamlPath, str]]:

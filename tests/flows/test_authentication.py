@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.authorization_server import AuthorizationServer, failing, late
+from tests.support.front import Answers, post, serving
 from tests.support.legacy_client import LegacyClient
 from tests.support.legacy_upstream import LegacyServer, streamed
 from tests.support.running import Clock, Running, running
@@ -90,6 +91,33 @@ async def test_every_request_takes_a_token(corp, alpha, method):
     async with guarded(corp, alpha) as gateway:
         refused = await gateway.ask(method, {"name": "alpha__a"}, judged=False)
         assert (refused.status, refused.code) == (401, -32600)
+
+
+async def test_so_do_streams_ends_and_notifications_of_sessions(corp, alpha):
+    """Z-01: GET, DELETE and what needs no answer; a session's id opens nothing by itself (Z-08)."""
+    async with guarded(corp, alpha) as gateway:
+        (url,) = gateway.addresses.endpoints
+        async with LegacyClient(url, token=corp.mint("alice")) as client:
+            token, client.token = client.token, None
+            async with client.listen() as stream:
+                assert stream.status == 401
+            assert await client.delete() == 401
+            async with client.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}') as posted:
+                assert (await posted.begun()).status == 401
+            client.token = token
+            assert "result" in await client.ask("ping")
+
+
+async def test_nobody_is_let_in_by_a_body_that_is_still_to_come():
+    """S-06: the credential decides before the body is read, and nobody is asked to send one in vain."""
+    authentication = {"keys": KEYS}
+    request = post(content_length="1000", expect="100-continue")
+    head, _, _ = request.partition(b"\r\n\r\n")
+    async with serving(Answers(), authentication=authentication) as gateway, gateway.connect() as client:
+        client.send(head + b"\r\n\r\n")
+        refused = await client.reply()
+        assert refused.status == 401
+        assert "id" not in refused.json
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,10 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
             "authentication: {tokens: {a: {issuer: 'https://a'}}}\ntrusted_proxies: [10.0.0.0/8]",
             "which is that of the proxy",
         ),
+        (
+            "authentication: {tokens: {a: {issuer: 'https://a'}}}\nhosts: [mcp.example.com]",
+            "`hosts` says that clients know another",
+        ),
         ("endpoints: {}", "at least one path"),
         ("endpoints: {/mcp: {}, /mcp/: {}}", '"/mcp" would do'),
         ("endpoints: {/mcp: {upstreams: [b]}}", "endpoints./mcp.upstreams[0]: there is no upstream `b`"),
