@@ -12,6 +12,7 @@ from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode
 from gateway.protocol.methods import METHODS
 
 FORBIDDEN = "HTTP 403"
+NO_TOKEN = "no access token: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ NOBODY = Token("a caller without a token", None)
 
 
 class Asker:
-    """Asks on behalf of callers; a token goes to upstreams with `auth: forward` and nowhere else (Z-09)."""
+    """Asks on behalf of callers; a token goes where `auth` says so, and nowhere else (Z-09)."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -62,6 +63,8 @@ class Asker:
         except McpError as error:
             return Refused(f"error {error.code}")
         except UpstreamUnavailable as error:
+            if error.reason is Reason.TOKEN:
+                return Refused(f"{NO_TOKEN}{error.detail}")
             if error.reason is Reason.CREDENTIALS:
                 return Refused(error.detail or error.reason.value)
             return Silent(f"{error.reason.value}{f' ({error.detail})' if error.detail else ''}")

@@ -14,7 +14,7 @@ from gateway.core.catalogue import Listing, rules_of
 from gateway.core.discover import offers
 from gateway.core.federation import Federation
 from gateway.core.lists import Page, merge_pages
-from gateway.doctor.asking import FORBIDDEN, NOBODY, Asker, Token
+from gateway.doctor.asking import FORBIDDEN, NO_TOKEN, NOBODY, Asker, Token
 from gateway.doctor.audit import Subject, audit
 from gateway.doctor.crossing import Spoken, blocked, converted
 from gateway.doctor.findings import (
@@ -56,6 +56,22 @@ _NEXT = {
     Reason.STATUS: "correct the path in upstreams.{name}.url, or look into the server's log",
     Reason.ERA: _UPDATE,
 }
+_NO_TOKEN = (
+    ("invalid_client", "correct client_id, what proves it, or client_auth under {at}"),
+    ("unauthorized_client", "let the authorization server give this client such tokens"),
+    ("unsupported_grant_type", "let the authorization server give this client such tokens"),
+    ("invalid_scope", "correct {at}.scopes"),
+    ("invalid_target", "correct {at}.resource, or make the server known to the authorization server"),
+    ("invalid_grant", "let the authorization server exchange the token of {caller}, or give another"),
+    ("set `issuer`", "write {at}.issuer"),
+    ("set `token_url`", "write {at}.token_url"),
+    ("another issuer", "write {at}.issuer as the authorization server spells it"),
+    ("not public", "write {at}.issuer, or token_url, if you trust that place"),
+    ("on this machine", "write {at}.issuer, or token_url, if you trust that place"),
+    ("certificate", "correct {at}.tls, or the authorization server's certificate"),
+)
+"""What a failure says, and what to do then."""
+_NO_TOKEN_OTHERWISE = "see whether the authorization server runs, or correct issuer or token_url under {at}"
 _NEXT_OF_PROGRAMS = {
     Reason.CONNECT: "run it by hand: correct command, args or env of upstreams.{name}, or what it misses",
     Reason.TIMEOUT: "run it by hand and see what it waits for; a first start may have something to install",
@@ -264,6 +280,9 @@ class _Examiner:
         if reason is Reason.CREDENTIALS:
             self._refused(detail)
             return
+        if reason is Reason.TOKEN:
+            self._tokenless(detail)
+            return
         if detail.startswith("TLS: "):
             self._problem(said, f"correct upstreams.{self.name}.tls, or the server's certificate")
             return
@@ -274,11 +293,13 @@ class _Examiner:
         kind = self._settings.auth.kind
         if isinstance(discovered, Refused) and discovered.words.startswith((_UNAUTHORIZED, FORBIDDEN)):
             self._refused(discovered.words)
+        elif isinstance(discovered, Refused) and discovered.words.startswith(NO_TOKEN):
+            self._tokenless(discovered.words.removeprefix(NO_TOKEN))
         elif isinstance(discovered, Silent):
             self._problem(f"server/discover: {discovered.words}", "look into the server's log")
         elif kind == "none":
             self.checkup.auth = AuthResult(kind, "none needed")
-        elif kind == "forward" and self._token.authorization is None:
+        elif self._settings.auth.personal and self._token.authorization is None:
             self.checkup.auth = AuthResult(kind, "answers without a token")
         else:
             self.checkup.auth = AuthResult(kind, "accepted")
@@ -295,7 +316,12 @@ class _Examiner:
             )
         if kind == "none":
             result, advice = f"asked for ({words})", f"write what it wants under upstreams.{name}.auth"
-        if kind == "forward":
+        if kind == "client_credentials":
+            advice = (
+                f"give the client {'more scopes' if forbidden else 'a token that it takes'}: see scopes and "
+                f"resource under upstreams.{name}.auth.{kind}, and the server's log"
+            )
+        if self._settings.auth.personal:
             advice = f"let the caller of {self._token.name} have the rights, or give another token"
             if self._token.authorization is None:
                 self.checkup.auth = AuthResult(kind, f"wants the caller's token ({words})")
@@ -303,6 +329,14 @@ class _Examiner:
                 return
         self.checkup.auth = AuthResult(kind, result)
         self._problem(f"auth {kind}: {result}", advice)
+
+    def _tokenless(self, detail: str) -> None:
+        """Say why the authorization server gives out no token."""
+        kind = self._settings.auth.kind
+        place = f"upstreams.{self.name}.auth.{kind}"
+        advice = next((advice for sign, advice in _NO_TOKEN if sign in detail), _NO_TOKEN_OTHERWISE)
+        self.checkup.auth = AuthResult(kind, f"no token ({detail})")
+        self._problem(f"auth {kind}: no token ({detail})", advice.format(at=place, caller=self._token.name))
 
     def _learn(self, result: bytes) -> None:
         try:
@@ -330,7 +364,7 @@ class _Examiner:
                 self._listed(method, pages, outcome)
             case Refused(words) if words == "error -32601":
                 self._note(f"it declares {METHODS[method].capability} and does not serve {method}")
-            case Refused(words) if self.checkup.auth.kind == "forward" and self._token.authorization is None:
+            case Refused(words) if self._settings.auth.personal and self._token.authorization is None:
                 self._note(
                     f"{method} is refused to a caller without a token ({words}): give one with --token-env"
                 )

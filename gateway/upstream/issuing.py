@@ -205,7 +205,7 @@ class AuthorizationServer:
     def _only_one(self, issuer: str) -> None:
         """Raise NoToken where a credential would be shown to another server than before (Z-11)."""
         if self._shown_to not in (None, issuer):
-            raise self._none("its metadata names another authorization server than before: set auth…issuer")
+            raise self._none("its metadata names another authorization server than before: set `issuer`")
         self._shown_to = issuer
 
     def _granted(self, answer: Answer, at: Issuer, *, exchanged: bool) -> tuple[str, float | None]:
@@ -249,7 +249,7 @@ class AuthorizationServer:
             if body is not None:
                 return read_resource(body, self._url)
         raise self._none(
-            "neither its metadata nor the configuration says who gives out tokens for it: set auth…issuer",
+            "its metadata does not say who gives out tokens for it: set `issuer`",
             nowhere=True,
         )
 
@@ -274,7 +274,7 @@ class AuthorizationServer:
                     return read_issuer(body, issuer)
                 except Unfit as error:  # one host may serve the metadata of another at such a place
                     failure = failure or error
-        raise failure or Unfit("its authorization server serves no metadata: set auth…token_url")
+        raise failure or Unfit("its authorization server serves no metadata: set `token_url`")
 
     async def _document(self, url: str) -> bytes | None:
         """Return a document, None where there is none."""

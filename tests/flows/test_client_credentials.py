@@ -102,7 +102,7 @@ async def test_an_upstream_that_says_nowhere_who_gives_out_tokens():
         async with running({"alpha": obtaining(alpha)}, pace=ONCE) as gateway:
             down = gateway.status("alpha")
             assert down.state == "down"
-            assert "set auth" in down.detail
+            assert "set `issuer`" in down.detail
             failed = await gateway.ask("tools/call", {"name": "alpha__a"})
             assert failed.code == -32603
         assert corp.asked == []

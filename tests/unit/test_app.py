@@ -4,9 +4,13 @@ import asyncio
 import json
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway import app
+from gateway.config import MASKED_FROM
 from gateway.protocol.call import Reason
+from gateway.support.seal import Seal
 from tests.support.running import ONCE, running, settings
 from tests.support.scripted import ScriptedUpstream, hang, status, tool
 
@@ -178,3 +182,33 @@ async def test_tools_are_listed_as_rules_show_them_to_a_caller() -> None:
         ci = await app.list_tools(config, "/mcp", caller="key:ci")
         assert [tool.original for tool in ci.tools] == ["a", "b"]
         assert dict(ci.kept) == {"alpha__c": denied}
+
+
+def obtaining(**members):
+    """Return a configuration whose upstream is given tokens."""
+    client = {"client_id": "gw", "client_secret": SECRET, "issuer": "https://as.example", **members}
+    return settings({"alpha": {"url": "https://mcp.example/mcp", "auth": {"client_credentials": client}}})
+
+
+def test_what_an_authorization_server_is_shown_is_kept_out_of_the_log():
+    """The secret, and parameters that may be one; a name that anybody may know stays (B42)."""
+    parameters = {"api_key": "another-s3cret", "audience": "https://mcp.example", "n": "1"}
+    assert app._secrets(obtaining(parameters=parameters)) == [SECRET, "another-s3cret"]
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    lines = key.decode().split("\n")[1:-2]
+    hidden = app._secrets(obtaining(client_secret=None, client_key=key.decode()))
+    assert hidden == [line for line in lines if len(line) >= MASKED_FROM]
+    assert hidden
+
+
+def test_what_is_cached_belongs_to_the_client_that_asked():
+    """Another client, secret or scope may be answered otherwise: what was kept is then another's."""
+    seal = Seal(["k" * 32], now=lambda: 0.0)
+    kept = {
+        app._settings(obtaining(**members), seal)["alpha"]
+        for members in ({}, {"client_id": "other"}, {"client_secret": "another-s3cret"}, {"scopes": ["a"]})
+    }
+    assert len(kept) == 4
+    assert app._settings(obtaining(), seal) == app._settings(obtaining(), seal)
