@@ -46,7 +46,8 @@ ANONYMOUS = "anonymous"
 _WORST = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 """What is assumed of a tool that says nothing of itself; these are the specification's defaults, too."""
 
-_REMEMBERED = 1024
+_REMEMBERED = 256
+"""Principals whose sights are at hand; each is kept with all that its token says."""
 _ROUNDS = 4
 """How often a URI may be percent-encoded; no server undoes more."""
 
@@ -83,6 +84,16 @@ class _Rule:
     hints: tuple[tuple[str, bool], ...]
     granted: Verdict
     refused: Verdict
+
+    def fits(self, name: str, annotations: Json | None, *, plainly: bool = False) -> bool:
+        """Whether it is about this thing."""
+        patterns = self.spelled_plainly if plainly else self.patterns
+        if patterns and not any(_glob(pattern).match(name) for pattern in patterns):
+            return False
+        if not self.hints:
+            return True
+        hints = hints_of(annotations)
+        return all(hints[hint] is wanted for hint, wanted in self.hints)
 
     @property
     def fits_all(self) -> bool:
@@ -138,19 +149,10 @@ class Sight:
     def _first(
         self, rules: Sequence[_Rule], name: str, annotations: Json | None, *, plainly: bool = False
     ) -> Verdict:
-        hints: Mapping[str, bool] | None = None
         for rule in rules:
             mark = self.marks[rule.place]
-            if not mark:
-                continue
-            patterns = rule.spelled_plainly if plainly else rule.patterns
-            if patterns and not any(_glob(pattern).match(name) for pattern in patterns):
-                continue
-            if rule.hints:
-                hints = hints or hints_of(annotations)
-                if any(hints[hint] is not wanted for hint, wanted in rule.hints):
-                    continue
-            return rule.granted if mark == 1 else rule.refused
+            if mark and rule.fits(name, annotations, plainly=plainly):
+                return rule.granted if mark == 1 else rule.refused
         return self.policy.default
 
 
@@ -203,6 +205,28 @@ class Policy:
             self._sights.popitem(last=False)
         return sight
 
+    def barred(
+        self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None = None
+    ) -> Verdict | None:
+        """Return what keeps a thing from everybody, None where there may be callers who are let use it."""
+        spellings = [(name, False), (plain(name), True)] if kind == "resource" else [(name, False)]
+        for spelled, plainly in spellings:
+            verdict = self._barred(upstream, kind, spelled, annotations, plainly)
+            if verdict is not None:
+                return verdict
+        return None
+
+    def _barred(
+        self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None, plainly: bool
+    ) -> Verdict | None:
+        for rule in self.about(upstream, kind):
+            if rule.fits(name, annotations, plainly=plainly):
+                if rule.granted.allowed:
+                    return None
+                if not (self._callers[rule.place].callers or self._callers[rule.place].claims):
+                    return rule.granted
+        return None if self.default.allowed else self.default
+
 
 def policy_of(config: Config, endpoint: str) -> Policy | None:
     """Return the rules of one endpoint, None where everybody who comes in may use everything."""
@@ -231,14 +255,14 @@ def somebody(
     return Principal(id=caller, scopes=frozenset(granted), claims=claims or {})
 
 
-def where(rule: int | None) -> str:
+def place_of(rule: int | None) -> str:
     """Return what a rule is called in the configuration."""
     return "access.default" if rule is None else f"access.rules[{rule}]"
 
 
 def said_of(verdict: Verdict) -> str:
     """Return what an operator is told who asks why a caller has or lacks something."""
-    by = where(verdict.rule)
+    by = place_of(verdict.rule)
     if verdict.allowed:
         return f"allowed by {by}"
     how = "hidden" if verdict.hidden else "listed, but refused" if verdict.listed else "not listed"

@@ -55,10 +55,12 @@ from gateway.protocol.jsonrpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Json,
+    Malformed,
     McpError,
     Members,
     is_null,
     is_object,
+    split,
     text_of,
     text_or_none,
 )
@@ -174,6 +176,8 @@ class Courier:
         try:
             return await self._cached_read(call, caller, emit, upstream, original)
         except McpError as error:
+            if caller.sight is not None and _says_not_found(error, uri):
+                raise _no_resource(uri) from None  # in one's own words, or it would show what rules hide
             if error.code == INVALID_PARAMS and is_null(error.data):
                 # The URI is the only thing a read names, and clients look for it there (F-16).
                 raise McpError.with_data(INVALID_PARAMS, error.message, {"uri": uri}) from None
@@ -522,6 +526,18 @@ def _string(call: Call, key: str) -> str:
     if text is None:
         raise McpError(INVALID_PARAMS, f"{key} must be a string")
     return text
+
+
+def _says_not_found(error: McpError, uri: str) -> bool:
+    """Whether an upstream says of the resource that was asked for that it is not there (F-16)."""
+    if error.code != INVALID_PARAMS:
+        return False
+    if error.data is None or is_null(error.data):
+        return True
+    try:
+        return text_or_none(split(error.data).get("uri")) == uri
+    except Malformed:
+        return False
 
 
 def _no_resource(uri: str) -> McpError:

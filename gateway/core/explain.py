@@ -13,7 +13,7 @@ from gateway.cache.policy import CALL, READ
 from gateway.cache.responses import ResponseCache
 from gateway.config import Config
 from gateway.core import views
-from gateway.core.access import LISTED, Policy, Verdict, said_of, somebody, where
+from gateway.core.access import LISTED, Policy, Verdict, place_of, said_of, somebody
 from gateway.core.capabilities import is_well_formed, list_profile, relayable
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.directory import Directory, Target
@@ -70,7 +70,7 @@ class Share:
     def report(self) -> Report:
         said: dict[str, object] = {"upstream": self.upstream}
         if self.verdict is not None:
-            rule = where(self.verdict.rule)
+            rule = place_of(self.verdict.rule)
             said["access"] = {"allowed": self.verdict.allowed, "rule": rule, "why": said_of(self.verdict)}
         if self.whence is not None:
             said |= _verdict(self.whence)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from gateway.cache.policy import CALL, Hints, Override, Rules, Why, hints_of, may_store, ttl_of
 from gateway.config import Config, ToolRules
-from gateway.core.access import allowed
+from gateway.core.access import LISTED, Policy, allowed, place_of, policy_of
 from gateway.core.catalogue import Listing
 from gateway.core.federation import Federation
 from gateway.doctor.crossing import Blocked, Converted
@@ -181,6 +181,9 @@ def names_of(
             for some, where in ((inner, f"upstreams.{name}"), (outer_hidden, f"endpoints.{endpoint}")):
                 if some:
                     yield Note(name, f"{endpoint} hides {_some(some)}, by {where}.tools")
+    policy = policy_of(config, endpoint)
+    if policy is not None:
+        yield from _barred(endpoint, policy, listings)
     resources, templates = listings["resources/list"], listings["resources/templates/list"]
     offering = {name: resources.get(name, Listing()) for name in federation.namespaces if name in resources}
     for one in federation.uris(offering, templates).collisions:
@@ -190,6 +193,21 @@ def names_of(
             f"{endpoint}: it lists {one.original}, which {holder} lists too and is asked for",
             "serve the two under two endpoints, or let one of them list it no longer",
         )
+
+
+def _barred(
+    endpoint: str, policy: Policy, listings: Mapping[str, Mapping[UpstreamName, Listing]]
+) -> Iterator[Note]:
+    """Yield what the rules of access keep from everybody; `tools --as` says what they keep from somebody."""
+    for method, kind in LISTED.items():
+        for name, listing in listings[method].items():
+            kept: dict[str, list[str]] = {}
+            for item in listing.items:
+                verdict = policy.barred(name, kind, item.key, item.members.get("annotations"))
+                if verdict is not None:
+                    kept.setdefault(place_of(verdict.rule), []).append(item.key)
+            for rule, some in kept.items():
+                yield Note(name, f"{endpoint} keeps {_some(some)} from everybody, by {rule}")
 
 
 def rules_without_a_tool(name: str, config: Config, tools: Listing) -> Iterator[Note | Problem]:

@@ -37,6 +37,7 @@ RULES = [
     {},
 ]
 RULED = {"access": {"rules": RULES}, "endpoints": {"/mcp": {}, "/all": {}}}
+OF_ALPHA = {"rules": RULES[2:]}
 EVERYBODY = {"path": "/all"}
 
 
@@ -125,7 +126,7 @@ async def test_an_upstream_out_of_reach_is_not_asked_and_not_missed(alpha, beta)
 async def test_pages_of_a_list_hold_what_the_caller_may_see(alpha):
     """A page for a page."""
     alpha.tools = [tool(f"{kind}{n}") for n in range(6) for kind in ("open", "hidden")]
-    async with running({"alpha": alpha}, limits={"page_size": 2}, access=RULED["access"]) as gateway:
+    async with running({"alpha": alpha}, limits={"page_size": 2}, access=OF_ALPHA) as gateway:
         pages = await gateway.pages("tools/list")
         assert [page.names for page in pages] == [
             [f"alpha__open{n}", f"alpha__open{n + 1}"] for n in range(0, 6, 2)
@@ -195,8 +196,16 @@ async def test_what_is_hidden_looks_like_what_nobody_has(gateway, alpha, beta, m
     assert len(alpha.seen(method)) + len(beta.seen(method)) == asked
 
 
-async def test_a_hidden_resource_of_a_reachable_upstream_is_not_found(gateway, alpha):
-    """As its own server says it of one that it has not, and it is not asked."""
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        error(-32002, "Not here, sorry", {"uri": "note://absent", "more": 1}),
+        error(-32602, "note://absent: no such file"),
+    ],
+)
+async def test_a_hidden_resource_of_a_reachable_upstream_is_not_found(gateway, alpha, refusal):
+    """As it is said of one that its server has not, in whatever words that says it."""
+    alpha.on("resources/read", refusal)
     unknown = await gateway.ask("resources/read", {"uri": "alpha+note://absent"})
     hidden = await gateway.ask("resources/read", {"uri": "alpha+note://hidden"})
     assert _masked(hidden, {"uri": "alpha+note://hidden"}) == _masked(unknown, {"uri": "alpha+note://absent"})
@@ -272,7 +281,7 @@ async def test_policy_is_decided_before_mirrored_arguments_are_compared(alpha):
     """Else the refusal would tell what the tool's schema is (S-06)."""
     schema = {"type": "object", "properties": {"q": {"type": "string", "x-mcp-header": "Q"}}}
     alpha.tools = [tool("hidden", inputSchema=schema), tool("scoped", inputSchema=schema), tool("open")]
-    async with running({"alpha": alpha}, **RULED) as gateway:
+    async with running({"alpha": alpha}, access=OF_ALPHA) as gateway:
         for name, status in (("hidden", 400), ("scoped", 403)):
             params = {"name": f"alpha__{name}", "arguments": {"q": "a"}}
             refused = await gateway.ask("tools/call", params, headers={"Mcp-Param-Q": "b"})
@@ -314,9 +323,7 @@ async def test_a_task_is_its_tools(alpha, method):
             promised = await before.ask("tools/call", {"name": f"alpha__{name}"}, capabilities=ABLE)
             given[name] = {"taskId": promised.result["taskId"], "inputResponses": {}}
     alpha.on(method, result({**TASK, "resultType": "complete"}))
-    async with running(
-        {"alpha": alpha}, extensions=[TASKS], secrets=secrets, access=RULED["access"]
-    ) as gateway:
+    async with running({"alpha": alpha}, extensions=[TASKS], secrets=secrets, access=OF_ALPHA) as gateway:
         await gateway.ask("tools/list")
         assert (await gateway.ask(method, given["open"], capabilities=ABLE)).status == 200
         asked = len(alpha.seen(method))

@@ -281,6 +281,21 @@ async def test_odd_names_are_told_of_every_endpoint() -> None:
         assert said(report) == []
 
 
+async def test_what_rules_keep_from_everybody_is_told() -> None:
+    """With the rule; what somebody may be let use is nothing to mend."""
+    resources = [{"uri": "note://x", "name": "x"}]
+    async with ScriptedUpstream(tools=[tool("a"), tool("b"), tool("c")], resources=resources) as alpha:
+        rules = [
+            {"tools": ["a"], "callers": ["corp:*"], "deny": True},
+            {"tools": ["b"], "deny": True},
+            {"tools": ["*"], "scopes": ["read"]},
+        ]
+        notes = noted(await doctor({"alpha": alpha}, access={"rules": rules}))
+        assert "/mcp keeps b from everybody, by access.rules[1]" in notes
+        assert "/mcp keeps note://x from everybody, by access.default" in notes
+        assert not any("keeps a" in note or "keeps c" in note for note in notes)
+
+
 async def test_issuers_are_asked_what_a_verification_would() -> None:
     """Whether tokens of callers can be verified, and what to correct otherwise."""
     async with ScriptedUpstream() as alpha, AuthorizationServer() as corp, AuthorizationServer() as other:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.config import Config, load
-from gateway.core.access import Policy, Sight, hints_of, plain, policy_of, where
+from gateway.core.access import Policy, Sight, hints_of, place_of, plain, policy_of
 from gateway.protocol.call import Forbidden, Principal, UpstreamName
 
 NOTES, FILES = UpstreamName("notes"), UpstreamName("files")
@@ -52,7 +52,7 @@ def test_what_no_rule_fits_is_as_the_default_says() -> None:
     """A rule about tools says nothing of prompts."""
     denied = sight("[{tools: ['*']}]").judge(NOTES, "prompt", "greet")
     assert denied.hidden
-    assert where(denied.rule) == "access.default"
+    assert place_of(denied.rule) == "access.default"
     assert sight("[{tools: [x], deny: true}]", default="allow").judge(NOTES, "prompt", "greet").allowed
 
 
