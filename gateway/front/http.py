@@ -87,6 +87,9 @@ _WORDS_BY_CODE = {
 _AFTER_ALL = ("challenge", "forbidden")
 """How requests end that became calls and are refused all the same."""
 
+_TURNED_AWAY = (401, 403, 429)
+"""What is answered to whom an operator may want to keep out elsewhere."""
+
 _NO_DOOR = Door()
 
 Came: TypeAlias = Answer | Rejection | PostedNotification | BaseException
@@ -501,6 +504,9 @@ class HttpFront:
         self._open.add(responder)
         try:
             came = await self._came(request, responder)
+            if came.status in _TURNED_AWAY and log.isEnabledFor(logging.DEBUG):
+                peer = self._current().gate.peer(request.headers, request.remote)
+                log.debug("Turned away %s: %d, %s", peer, came.status, came.word)
             responder.closing |= self.draining
             return await responder.finish(came)
         except ClientGone:

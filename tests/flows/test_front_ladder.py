@@ -411,3 +411,14 @@ async def test_a_wrong_public_url_is_said_once(caplog: pytest.LogCaptureFixture)
     said = [record.getMessage() for record in caplog.records if record.name == "gateway.front.http"]
     assert len(said) == 1
     assert said[0].startswith("clients reach the gateway as https://mcp.example.com, ")
+
+
+async def test_the_log_says_whom_it_turned_away(caplog: pytest.LogCaptureFixture) -> None:
+    """At debug level: the client, not the proxy; nothing it says of itself (B42)."""
+    caplog.set_level("DEBUG", "gateway.front.http")
+    told = {"x_forwarded_for": "6.6.6.6, 192.0.2.7", "origin": "https://evil.example"}
+    async with serving(Answers(), trusted_proxies=["127.0.0.1"]) as gateway:
+        assert (await gateway.ask(post(**told))).status == 403
+        assert (await gateway.ask(post())).status == 200
+    away = [text for text in caplog.messages if text.startswith("Turned away")]
+    assert away == ["Turned away 192.0.2.7: 403, origin"]
