@@ -222,6 +222,7 @@ def _worth_a_look(config: Config) -> Iterator[str]:
     if not (config.hosts or is_loopback(f"http://{config.listen}")):
         yield f"listen: {config.listen} answers to any Host header; name under `hosts` how clients reach it"
     yield from _odd_callers(config)
+    yield from _odd_entrance(config)
     yield from odd_rules(config)
     for name, upstream in config.upstreams.items():
         place = f"upstreams.{name}"
@@ -282,6 +283,18 @@ def _claimed_twice(config: Config) -> Iterator[str]:
                 first = holder.setdefault(pattern, name)
                 if first != name:
                     yield f"upstreams.{name}.methods: {pattern} goes to `{first}`, the first in {path}"
+
+
+def _odd_entrance(config: Config) -> Iterator[str]:
+    """Yield what looks like a door and is none, or leads to another one."""
+    authentication, public = config.authentication, config.public_url or ""
+    if authentication.model_fields_set and not authentication.on:
+        yield "authentication verifies nobody: it names neither tokens nor keys, nor a source of certificates"
+    if authentication.tokens and public.lower().startswith("http:") and not is_loopback(public):
+        yield f"public_url: tokens for {public} travel unencrypted, and clients may refuse to send any there"
+    for name, upstream in config.upstreams.items():
+        if upstream.cache.partition == "subject" and not authentication.on:
+            yield f"upstreams.{name}.cache.partition has no effect: nobody is verified"
 
 
 def _odd_callers(config: Config) -> Iterator[str]:

@@ -432,6 +432,12 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
             f"authentication: {{keys: {{ci: {{hash: 'sha256:{64 * 'a'}'}}}}}}",
             "listen: 10.0.0.1:80 is neither TLS (tls.cert_file) nor behind",
         ),
+        (UP + "authentication: {scopes: [mcp]}", "authentication verifies nobody"),
+        (
+            UP + "public_url: http://mcp.svc\nauthentication: {tokens: {a: {issuer: 'https://a'}}}",
+            "tokens for http://mcp.svc travel unencrypted",
+        ),
+        ("upstreams: {a: {url: http://a, cache: {partition: subject}}}", "cache.partition has no effect"),
         ("upstreams: {a: {url: http://a, cache: {scope: public}}}", "what it marks private is shared"),
         (
             "upstreams: {a: {url: http://a, cache: {share_public: false, calls: {t: {ttl: 1s, scope: "
@@ -484,6 +490,7 @@ def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
      UP + "listen: 0.0.0.0:8080\nhosts: [mcp.example.com]", UP + "listen: 10.0.0.1:8080\nhosts: ['*']",
      "upstreams: {a: {url: http://a, methods: [x]}, b: {url: http://b, methods: [x]}}\n"
      "endpoints: {/a: {upstreams: [a]}, /b: {upstreams: [b]}}",
+     UP + "public_url: http://localhost:1\nauthentication: {tokens: {a: {issuer: 'https://a'}}}",
      UP + "listen: '[::1]:0'", UP + "listen: localhost:8080",
      "upstreams: {a: {url: https://a, auth: {bearer: '${TOK}'}}}",
      "upstreams: {a: {url: https://a, auth: {bearer: 'a$TOKEN'}}}",
