@@ -639,7 +639,9 @@ def _parser() -> argparse.ArgumentParser:
         help="serve health, metrics and questions of operators; default: where the configuration says",
     )
     stdio.add_argument(
-        "--token-env", metavar="VAR", help="the variable that holds the token for `auth: forward`"
+        "--token-env",
+        metavar="VAR",
+        help="the variable that holds the token for `auth: forward` or `token_exchange`",
     )
 
     check = commands.add_parser("check", help="say whether a file is right; starts nothing")
@@ -691,7 +693,7 @@ def _parser() -> argparse.ArgumentParser:
         "--token-env",
         metavar="VAR",
         action="append",
-        help="the variable that holds a caller's token, for `auth: forward`; twice with --audit",
+        help="the variable that holds a caller's token, for `auth: forward` or `token_exchange`; twice with --audit",
     )
     doctor.add_argument(
         "--audit", action="store_true", help="compare what is called public, as two callers are given it"

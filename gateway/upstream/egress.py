@@ -78,12 +78,14 @@ class Egress:
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
         self._resolver = resolver
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Egress of {self._upstream}: {len(self._sessions)} open>"
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; what comes later goes nowhere."""
+        self._closed = True
         for session in list(self._sessions.values()):
             await session.close()
 
@@ -142,6 +144,8 @@ class Egress:
 
     def _session(self, *, free: bool) -> aiohttp.ClientSession:
         """Return the session for the operator's own places, or that for all others."""
+        if self._closed:
+            raise Astray("the gateway is stopping", outage=True)
         session = self._sessions.get(free)
         if session is None:
             connector = aiohttp.TCPConnector(

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from hashlib import sha256
 
 import pytest
 
@@ -237,3 +238,35 @@ async def test_a_credential_that_is_no_token_is_not_exchanged():
             )
             assert refused.status == 401
         assert corp.count("token") == 1
+
+
+async def test_a_verified_callers_token_is_exchanged_and_an_api_key_is_not():
+    """From one end to the other: who is let in by an API key has nothing to exchange (Z-09)."""
+    key = "mcpgw_0123456789abcdef"
+    keys = {"ci": {"hash": f"sha256:{sha256(key.encode()).hexdigest()}"}}
+    async with (
+        AuthorizationServer() as corp,
+        ScriptedUpstream(tools=[tool("a")], scope="private") as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+    ):
+        ann = token_of(corp, "ann")
+        alpha.on("*", guard := Guard(corp, alpha))
+        settings = {
+            "authentication": {"tokens": {"corp": {"issuer": corp.issuer}}, "keys": keys},
+            "public_url": GATEWAY.removesuffix("/mcp"),
+        }
+        upstreams = {"alpha": exchanging(alpha, corp), "beta": beta}
+        async with running(upstreams, pace=ONCE, **settings) as gateway:
+            assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a", "beta__b"]
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+            listed = await gateway.ask("tools/list", token=key)
+            assert (listed.names, listed.missing) == (["beta__b"], ["alpha"])
+            assert (await gateway.ask("tools/call", {"name": "beta__b"}, token=key)).status == 200
+            refused = await gateway.ask("tools/call", {"name": "alpha__a"}, token=key)
+            assert refused.status == 401
+            assert GATEWAY.removesuffix("/mcp") in (refused.header("www-authenticate") or "")
+            stranger = await gateway.ask("tools/list", token=corp.mint("eve", aud="https://other.example"))
+            assert stranger.status == 401
+        shown = [token for token in guard.tokens if token is not None]
+        assert {guard.subject(token) for token in shown} == {"ann"}
+        assert [asked.form["subject_token"] for asked in corp.seen("token")] == [ann]
