@@ -1,11 +1,12 @@
 """What anybody may read of the gateway: who gives out the tokens it takes (RFC 9728, Z-03, B37)."""
 
+import json
 from typing import Any
 
 import pytest
 
-from gateway.protocol.call import Challenge, Forbidden, UpstreamName
-from tests.support.front import Answers, Serving, answer, post, serving
+from gateway.protocol.call import Answer, Call, Challenge, Emit, Forbidden, Principal, UpstreamName
+from tests.support.front import Answers, Reply, Serving, answer, post, serving
 
 ISSUER = {"corp": {"issuer": "https://login.example.com"}}
 PUBLIC = "https://x.example/tools/gw"
@@ -112,3 +113,38 @@ async def test_who_may_not_whatever_the_scopes_is_not_sent_for_a_token() -> None
         status, said, body = await _refused(gateway)
     assert (status, said) == (403, None)
     assert body["error"]["message"] == "This is not allowed"
+
+
+async def test_an_older_client_is_challenged_alike() -> None:
+    """By HTTP, whatever its revision; in a batch it is one error among the others' answers."""
+
+    async def work(call: Call, principal: Principal, emit: Emit) -> Answer:
+        if call.method == "server/discover":
+            return answer(capabilities={"tools": {}}, supportedVersions=[], serverInfo={})
+        if call.method == "tools/list":
+            return answer(tools=[])
+        raise Forbidden(("w",))
+
+    plain = ("mcp-protocol-version", "mcp-method")
+    about = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    async with taking_tokens(Answers(work)) as gateway:
+
+        async def say(*messages: tuple[int, str, Any], session: str = "") -> Reply:
+            said = [
+                {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+                for id, method, params in messages
+            ]
+            extra = (("mcp-session-id", session),) if session else ()
+            content = json.dumps(said if len(said) > 1 else said[0]).encode()
+            return await gateway.ask(post(content=content, without=plain, extra=extra, host="x.example"))
+
+        begun = await say((1, "initialize", about))
+        session = begun.header("mcp-session-id") or ""
+        refused = await say((2, "tools/call", {"name": "a"}), session=session)
+        assert (refused.status, refused.json["id"]) == (403, 2)
+        challenge = refused.header("www-authenticate") or ""
+        assert 'scope="w"' in challenge
+        assert challenge.endswith(f'resource_metadata="{SAID}"')
+        batch = await say((3, "tools/list", {}), (4, "tools/call", {"name": "a"}), session=session)
+        assert batch.status == 200
+        assert {one["id"]: "error" in one for one in batch.json} == {3: False, 4: True}
