@@ -189,6 +189,8 @@ def _context(settings: config.ServerTls) -> ssl.SSLContext:
             context.load_verify_locations(cafile=settings.client_ca_file)
         except ssl.SSLError as error:
             raise _unusable(error, settings.client_ca_file) from None
+        if context.cert_store_stats()["crl"]:
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         required = settings.client_certificates == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context

@@ -37,7 +37,7 @@ class ServerTls(Model):
     key_file: FilePath | None = None
     """A PEM file: the certificate's key, when it is not in the same file."""
     client_ca_file: CertificateFile | None = None
-    """A PEM file of authorities whose certificates clients may show."""
+    """A PEM file of authorities whose certificates clients may show, but for those that a CRL in it lists."""
     client_certificates: Literal["optional", "required"] = "optional"
     """Whether a client without a certificate comes in, where client_ca_file is set."""
     min_version: Literal["1.2", "1.3"] = "1.2"

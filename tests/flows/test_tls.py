@@ -275,6 +275,26 @@ async def test_who_must_show_a_certificate_and_has_none_gets_no_answer(
     assert outcomes == {"required": [200, None, None, None], "optional": [200, 200, None, None]}
 
 
+async def test_a_revoked_certificate_counts_no_more(
+    authority: Authority, server: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a list that names it stands in the file of authorities; the others' do."""
+    caplog.set_level(logging.INFO, "gateway.front.tls")
+    alice, bob = (authority.issue(name) for name in ("alice", "bob"))
+    trusted = tmp_path / "clients.pem"
+    shutil.copy(authority.file, trusted)
+    tls = shows(server, client_ca_file=str(trusted), client_certificates="required", reload=0.01)
+    async with serving(Answers(), tls=tls) as gateway:
+        assert await status(gateway, trusting(authority, alice)) == 200
+        trusted.write_bytes(authority.file.read_bytes() + authority.revoke(alice))
+        await until(lambda: "read again" in caplog.text)
+        assert await status(gateway, trusting(authority, alice)) is None
+        assert await status(gateway, trusting(authority, bob)) == 200
+        assert await gateway.counted("rejected_total") == [
+            'rejected_total{endpoint="other",reason="certificate"} 1.0'
+        ]
+
+
 async def status(gateway: Serving, context: ssl.SSLContext) -> int | None:
     """Make a request on a connection of its own; None where there is no answer."""
     try:

@@ -70,6 +70,21 @@ class Authority:
         )
         return pair
 
+    def revoke(self, *pairs: Pair) -> bytes:
+        """Return the list of the certificates that count no more, as PEM."""
+        now = datetime.now(UTC)
+        built = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(_named(self._name))
+            .last_update(now - timedelta(hours=1))
+            .next_update(now + timedelta(days=1))
+        )
+        for pair in pairs:
+            serial = x509.load_der_x509_certificate(pair.der).serial_number
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            built = built.add_revoked_certificate(one)
+        return built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
     def _signed(
         self,
         key: ec.EllipticCurvePrivateKey,
