@@ -49,6 +49,7 @@ from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, encode, text_of
 from gateway.support import logs
 from gateway.support.bus import LocalBus
+from gateway.support.descriptors import room_for
 from gateway.support.leases import Leases
 from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
@@ -69,6 +70,8 @@ _WRAPPING = 2**20
 _NOTES = 8
 """Facts about one session of an older client, of 1 KiB on average, for which a process alone has room."""
 _NOTED = 64 * 2**20
+_STREAMS_OF_EACH = 50
+"""Connections to an upstream beside those of its calls: streams, and such as are about to close."""
 _A_YEAR = 365 * 86400.0
 _NO_SECRETS = frozenset({"audience", "resource", "scope"})
 """Parameters for authorization servers that anybody may know."""
@@ -360,12 +363,13 @@ class Gateway:
         self._state = FrontState(
             runtime.config, runtime.pipelines, runtime.seal, runtime.sessions, runtime.verifier
         )
+        self._admission = Admission(runtime.room, runtime.rates, runtime.metrics)
         self._front = HttpFront(
             lambda: self._state,
             runtime.metrics,
             background=runtime.background,
             stopping=runtime.stopping,
-            admission=Admission(runtime.room, runtime.rates, runtime.metrics),
+            admission=self._admission,
         )
         self._admin = AdminFront(
             runtime.metrics,
@@ -445,6 +449,12 @@ class Gateway:
                 name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
             },
             "authentication": None if runtime.verifier is None else runtime.verifier.status,
+            "load": {
+                "connections": {"open": self._front.connections, "most": limits.connections},
+                "requests": {"open": self._admission.requests, "most": limits.requests},
+                "streams": {"open": self._admission.listening},
+                "bytes": {"held": runtime.room.held, "most": limits.in_flight},
+            },
             "sessions": {"open": len(runtime.sessions), "most": limits.sessions},
             "questions": {
                 "parked": runtime.pool.parked,
@@ -540,7 +550,7 @@ def serve(
 
 
 async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> int:
-    gateway = Gateway(build(config))
+    gateway = Gateway(build(_within_files(config)))
     asked = _asked_to_stop()
     if hasattr(signal, "SIGHUP"):  # it would end the process, and means reload to many a service manager
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _cannot_reload)
@@ -556,6 +566,13 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
     log.info("stopping: up to %gs for what is running", config.shutdown_grace)
     await gateway.stop(config.shutdown_grace)
     return 0
+
+
+def _within_files(config: Config) -> Config:
+    """Return the configuration with no more connections than this process may have files open."""
+    upstream = sum(one.connections + _STREAMS_OF_EACH for one in config.upstreams.values())
+    clients = room_for(config.limits.connections, upstream)
+    return config.model_copy(update={"limits": config.limits.model_copy(update={"connections": clients})})
 
 
 def _asked_to_stop() -> asyncio.Event:

@@ -5,7 +5,6 @@ but for rates that replicas count together. What is refused is told by which set
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
@@ -47,11 +46,8 @@ class Entry:
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
         self._whose: Whose = None
-        self._counted = 1
-        self._calls = 0
-        self._streams = 0
-        self._bytes = 0
-        self._holders = 1
+        self._counted = self._holders = 1
+        self._calls = self._streams = self._bytes = 0
 
     def crowded(self, limits: Limits) -> Refusal | None:
         """Return why it cannot be looked at at all, whoever sent it."""
@@ -67,21 +63,25 @@ class Entry:
             return _FULL
         if admission.room.full_for(whose):
             return _FULL_FOR_CALLER
-        return self.more(limits, 1)
+        running = admission.calls.get(whose, 0)
+        if running >= (limits.anonymous_calls if whose is None else limits.calls_per_caller):
+            return self._too_many_calls()
+        admission.calls[whose] = running + 1
+        self._calls = 1
+        return None
 
     def more(self, limits: Limits, calls: int) -> Refusal | None:
         """Let so many more calls begin, or return why none of them is."""
-        setting, most = (
-            ("anonymous_calls", limits.anonymous_calls)
-            if self._whose is None
-            else ("calls_per_caller", limits.calls_per_caller)
-        )
-        running = self._admission.calls
-        if running[self._whose] + calls > most:
-            return Refusal(429, "Too many requests of this caller at once", f"limits.{setting}", "calls")
-        running[self._whose] += calls
+        running = self._admission.calls.get(self._whose, 0)
+        if running + calls > (limits.anonymous_calls if self._whose is None else limits.calls_per_caller):
+            return self._too_many_calls()
+        self._admission.calls[self._whose] = running + calls
         self._calls += calls
         return None
+
+    def _too_many_calls(self) -> Refusal:
+        setting = "anonymous_calls" if self._whose is None else "calls_per_caller"
+        return Refusal(429, "Too many requests of this caller at once", f"limits.{setting}", "calls")
 
     def stream(self, limits: Limits) -> Refusal | None:
         """Go on as an open stream, which is no call, or return why not."""
@@ -92,12 +92,14 @@ class Entry:
             else ("streams_per_caller", limits.streams_per_caller)
         )
         streams = self._admission.streams
-        if streams[self._whose] >= most:
+        open = streams.get(self._whose, 0)
+        if open >= most:
             return Refusal(429, "Too many open streams", f"limits.{setting}", "streams")
-        streams[self._whose] += 1
+        streams[self._whose] = open + 1
         self._streams += 1
-        self._end_calls()
-        self._arrived(-self._counted)
+        _less(self._admission.calls, self._whose, self._calls)
+        self._admission.requests -= self._counted
+        self._calls = self._counted = 0
         return None
 
     def hold(self, size: int) -> bool:
@@ -138,20 +140,13 @@ class Entry:
             self._admission.room.hold(-self._bytes, self._whose)
             self._bytes = 0
         if self._calls:
-            self._end_calls()
+            _less(self._admission.calls, self._whose, self._calls)
+            self._calls = 0
         if self._streams:
             _less(self._admission.streams, self._whose, self._streams)
             self._streams = 0
-        if self._counted:
-            self._arrived(-self._counted)
-
-    def _end_calls(self) -> None:
-        _less(self._admission.calls, self._whose, self._calls)
-        self._calls = 0
-
-    def _arrived(self, by: int) -> None:
-        self._counted += by
-        self._admission.requests += by
+        self._admission.requests -= self._counted
+        self._counted = 0
 
 
 class Admission:
@@ -162,12 +157,17 @@ class Admission:
         self._rates = rates
         self.requests = 0
         """Those that are answered now, whoever sent them; open streams are none."""
-        self.calls: Counter[Whose] = Counter()
-        self.streams: Counter[Whose] = Counter()
+        self.calls: dict[Whose, int] = {}
+        self.streams: dict[Whose, int] = {}
         metrics.watch_held(lambda: room.held)
 
     def __repr__(self) -> str:
-        return f"<Admission {self.requests} requests, {self.streams.total()} streams, {self.room!r}>"
+        return f"<Admission {self.requests} requests, {self.listening} streams, {self.room!r}>"
+
+    @property
+    def listening(self) -> int:
+        """How many streams are open."""
+        return sum(self.streams.values())
 
     def arrive(self) -> Entry:
         """Count a request in; `leave` must follow."""
@@ -214,10 +214,12 @@ def network(address: str) -> str:
     return str(IPv6Address(int(at) >> 64 << 64))
 
 
-def _less(counts: Counter[Whose], whose: Whose, by: int) -> None:
-    counts[whose] -= by
-    if not counts[whose]:
-        del counts[whose]
+def _less(counts: dict[Whose, int], whose: Whose, by: int) -> None:
+    left = counts.get(whose, 0) - by
+    if left:
+        counts[whose] = left
+    else:
+        counts.pop(whose, None)
 
 
 _FULL = Refusal(503, "Too much is held in memory", "limits.in_flight", "in_flight")

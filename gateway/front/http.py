@@ -232,7 +232,7 @@ class _Site:
         self.state = state
         self.limits = state.config.limits
         self._admission = admission
-        self._rated = has_rates(state.config)
+        self.rated = has_rates(state.config)
         self.gate = Gate(state.config, bound)
         self.resources = Resources(state.config, state.pipelines, bound)
         self.authenticator = Authenticator(state.config, state.seal, state.verifier)
@@ -306,7 +306,7 @@ class _Site:
         self, endpoint: str, principal: Principal, responder: Responder, requests: int = 1
     ) -> Refusal | None:
         """Return why requests come too quickly, if they do."""
-        if not self._rated:
+        if not self.rated:
             return None
         request = responder.request
         address = self.gate.peer(request.headers, request.remote)
@@ -378,8 +378,13 @@ class HttpFront:
     def __repr__(self) -> str:
         where = ", ".join(f"{host}:{port}" for host, port in self._bound) or "not bound"
         ending = ", draining" if self.draining else ""
-        listening = self._admission.streams.total()
+        listening = self._admission.listening
         return f"<HttpFront {where}: {len(self._open)} open, {listening} listening{ending}>"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return 0 if self._server is None else self._server.connected
 
     @property
     def serving(self) -> bool:
@@ -545,7 +550,7 @@ class HttpFront:
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
         barred = responder.entry.enter(site.limits, checked.who)
-        if barred is None:
+        if barred is None and site.rated:
             barred = await site.barred(endpoint, checked, responder)
         if barred is not None:
             responder.closing |= not request.content.is_eof()
@@ -819,20 +824,20 @@ class _Server(PatientServer):
         self.allow = allow
         self._header = header
         self._most = most
-        self._connected = 0
+        self.connected = 0
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Count a connection in, or close it at once."""
         super().connection_made(handler, transport)
-        self._connected += 1
-        if self._connected > self._most:
+        self.connected += 1
+        if self.connected > self._most:
             self.metrics.rejected(OTHER, "connections")
             transport.abort()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Count a connection out."""
         super().connection_lost(handler, exc)
-        self._connected -= 1
+        self.connected -= 1
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(

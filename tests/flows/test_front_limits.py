@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -330,3 +331,39 @@ async def test_an_older_clients_calls_count_until_they_have_ended() -> None:
                 go.set()
                 while (await gateway.ask("tools/list")).status == 429:  # noqa: ASYNC110  # as above
                     await asyncio.sleep(0.002)
+
+
+async def test_a_reader_that_is_slow_on_purpose_is_cut_off() -> None:
+    """A byte now and then is no standstill; but what waits for it is held, and that cannot go on for ever."""
+    large = Answers(answer(text="x" * 8 * MIB))
+    limits = {"message": "8MiB", "stalled_listener": "60s"}
+    async with serving(large, limits=limits) as gateway:
+        deaf = Deaf(gateway)
+        await deaf.ask(post("tools/call", authorization=ALICE, **CALL))
+        async with asyncio.timeout(10):
+            while not await _held(gateway):  # noqa: ASYNC110  # no event tells it
+                await asyncio.sleep(0.002)
+        (responder,) = gateway.front._open
+        now = time.monotonic()
+        for later in (30.0, 500.0, 600.0):
+            responder._flushed -= 1  # it took a byte
+            responder.beat(now + later, keep_alive=15.0, stalled=60.0)
+        await gateway.until_idle()
+        assert await gateway.counted('rejected_total{endpoint="other",reason="slow_reader"} 1')
+        assert await _held(gateway) == 0
+        deaf.clients[0].abort()
+
+
+async def test_status_says_how_much_goes_on() -> None:
+    """Numbers alone."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as upstream,
+        running({"alpha": upstream}, admin="127.0.0.1:0") as gateway,
+        gateway.open("subscriptions/listen", {"notifications": {}}) as stream,
+    ):
+        await stream.event()
+        load = (await gateway.admin("/status.json"))[1]["load"]
+        assert load["connections"] == {"open": 1, "most": 20_000}
+        assert load["requests"] == {"open": 0, "most": 2000}
+        assert load["streams"] == {"open": 1}
+        assert load["bytes"] == {"held": 0, "most": 512 * MIB}

@@ -10,7 +10,7 @@ from gateway.upstream.failures import Busy
 from tests.support.pools import ALPHA, Watched, running, settings
 from tests.support.running import ONCE, Clock, Running
 from tests.support.running import running as gateway_running
-from tests.support.scripted import ScriptedUpstream, cut, error, hang, result, status, tool
+from tests.support.scripted import ScriptedUpstream, cut, error, hang, result, sse, status, tool
 
 ALICE, BOB, CAROL = (Context(caller=name) for name in ("alice", "bob", "carol"))
 BREAKER = config.Breaker(failures=4, rest=5.0, longest_rest=60.0)
@@ -243,3 +243,26 @@ async def reports(gateway: Running, breaker: str) -> None:
     assert code == 200
     assert said["upstreams"]["alpha"]["breaker"] == breaker
     assert said["upstreams"]["alpha"]["queued"] == 0
+
+
+@pytest.mark.parametrize("how", ["json", "stream"])
+async def test_what_upstreams_send_is_held_within_bounds(how):
+    """A call whose answer there is no room for fails alone, as its answer arrives; nothing stays counted."""
+    large = result({"content": [{"type": "text", "text": "x" * 3 * 2**20}]})
+    async with ScriptedUpstream(tools=[tool("a")]) as upstream:
+        if how == "json":
+            upstream.on("tools/call", large)
+        else:
+            upstream.on("tools/call", sse(b"event: message\ndata: " + b"x" * 3 * 2**20, asyncio.Event()))
+        limits = config.Limits(message="8MiB", in_flight="1MiB")
+        async with running(alpha=upstream, limits=limits) as gateway:
+            for _ in range(3):
+                held = await refused(gateway)
+                assert str(held) == (
+                    "upstream alpha: too much to do, try again later (`limits.in_flight` is used up)"
+                )
+            assert gateway.pool.status(ALPHA).breaker == "closed"
+            await gateway.call("tools/list")
+        async with running(alpha=upstream, limits=config.Limits(message="8MiB")) as gateway:
+            if how == "json":
+                assert len(await gateway.tool()) > 3 * 2**20
