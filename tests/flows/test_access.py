@@ -334,6 +334,23 @@ async def test_a_task_is_its_tools(alpha, method):
         assert len(alpha.seen(method)) == asked
 
 
+async def test_a_stream_hears_of_tasks_of_tools_that_may_be_called(alpha):
+    """The rest is left out, like tasks of others."""
+    alpha.on("tools/call", result(TASK))
+    settings = {"extensions": [TASKS], "secrets": {"keys": ["a-key-of-all-replicas"]}}
+    ids = []
+    async with running({"alpha": alpha}, **settings) as before:
+        for number, name in enumerate(("open", "hidden", "scoped")):
+            alpha.on("tools/call", result({**TASK, "taskId": f"t-{number}"}))
+            promised = await before.ask("tools/call", {"name": f"alpha__{name}"}, capabilities=ABLE)
+            ids.append(promised.result["taskId"])
+    async with running({"alpha": alpha}, access=OF_ALPHA, **settings) as gateway:
+        await gateway.ask("tools/list")
+        async with listening(gateway, {"taskIds": ids}, {"taskIds": ids[:1]}, capabilities=ABLE):
+            (seen,) = [one for one in alpha.listens if "taskIds" in one.wanted]
+            assert seen.wanted["taskIds"] == ["t-0"]
+
+
 # Streams
 
 

@@ -212,8 +212,8 @@ async def test_older_clients_are_held_to_the_same_rules(alpha, version):
     async with ruled(alpha, rules) as gateway:
         url = gateway.addresses.endpoints[0]
         async with LegacyClient(url, version, token=ANN) as ann, LegacyClient(url, version, token=BOB) as bob:
-            await ann.initialize()
-            await bob.initialize()
+            assert "resources" not in (await ann.initialize())["result"]["capabilities"]
+            assert "resources" in (await bob.initialize())["result"]["capabilities"]
             assert [one["name"] for one in (await ann.result("tools/list"))["tools"]] == ["alpha__look"]
             assert len((await bob.result("tools/list"))["tools"]) == 3
             hidden = await ann.error("tools/call", {"name": "alpha__payroll", "arguments": {}})
