@@ -693,7 +693,7 @@ def _parser() -> argparse.ArgumentParser:
         "--token-env",
         metavar="VAR",
         action="append",
-        help="the variable that holds a caller's token, for `auth: forward` or `token_exchange`; twice with --audit",
+        help="the variable with a caller's token, for `auth: forward`, `token_exchange`; twice with --audit",
     )
     doctor.add_argument(
         "--audit", action="store_true", help="compare what is called public, as two callers are given it"
