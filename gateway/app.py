@@ -63,6 +63,11 @@ from gateway.support.tasks import Background
 from gateway.upstream.parked import Parked
 from gateway.upstream.pool import Pace, UpstreamPool
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 log = logging.getLogger(__name__)
 
 _CLOSING = 2.0
@@ -542,7 +547,7 @@ def serve(
     `ready` is called once the addresses are bound; `warnings`, of the configuration, go to the log. Raises
     OSError for an address that cannot be had.
     """
-    logs.configure(config.log, secrets=_secrets(config))
+    _guard_secrets(config)
     for warning in warnings:
         log.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -603,7 +608,7 @@ def serve_stdio(
     admin listener that cannot be had.
     """
     pipes = take_over()
-    logs.configure(config.log, secrets=_secrets(config))
+    _guard_secrets(config)
     for warning in warnings:
         log.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -750,12 +755,24 @@ def _in_clear(secret: SecretStr) -> str:
     return secret.get_secret_value()
 
 
+def _guard_secrets(config: Config) -> None:
+    """Set up the log so that it tells none, and have the system write none to a core file."""
+    logs.configure(config.log, secrets=_secrets(config))
+    logs.take_the_rest()
+    if resource is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a program that wants one may raise it again
+
+
 def _secrets(config: Config) -> list[str]:
     """Return every secret of the configuration, for the log to leave out."""
     found = [key.get_secret_value() for key in config.secrets.keys]
     if config.cache.redis is not None:
         url = config.cache.redis.get_secret_value()
         found += [secret for secret in (url, parse_redis_url(url).password) if secret]
+    for issuer in config.authentication.tokens.values():
+        if issuer.client_secret is not None:
+            found.append(issuer.client_secret.get_secret_value())
     for upstream in config.upstreams.values():
         if upstream.auth.bearer is not None:
             found.append(upstream.auth.bearer.get_secret_value())

@@ -49,6 +49,7 @@ from gateway.protocol.call import (
 from gateway.protocol.envelope import read_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError, split
 from gateway.protocol.modern import PostedNotification, Rejection
+from gateway.support import logs
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -216,6 +217,9 @@ _PLAIN_TEXTS = {
     431: _TOO_LARGE,
 }
 
+_CREDENTIALS = (hdrs.AUTHORIZATION, hdrs.COOKIE, "Mcp-Session-Id")
+"""Headers whose values no log may show."""
+
 
 class _Site:
     """What is derived from one FrontState on the bound addresses."""
@@ -239,6 +243,8 @@ class _Site:
         self._by_connection = state.config.authentication.certificates.source == "tls"
         self._realm = state.config.identity.name
         self._scopes = tuple(state.config.authentication.scopes)
+        key_header = state.config.authentication.key_header
+        self.credentials = (*_CREDENTIALS, key_header) if key_header is not None else _CREDENTIALS
         self.mirrored = state.config.cache.headers
         self.allow = "GET, POST, DELETE, OPTIONS" if self.gate.cors else "GET, POST, DELETE"
         self.legacy = LegacyFront(
@@ -652,6 +658,7 @@ class HttpFront:
         welcome: bytes | None,
     ) -> Principal | Outcome:
         """Return who sent a request, after S-06, steps 3 to 5; all of it is known before the body is read."""
+        logs.hide([line for name in site.credentials for line in request.headers.getall(name, ())])
         caller: Principal | Denied
         if site.state.verifier is None:
             caller = identify(request.headers, site.state.seal)

@@ -31,6 +31,8 @@ _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _EXTRA_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LETTERS = re.compile(r"[\W_]+")
+_WORD = re.compile(r"[^\s`'\"(),:;/]+")
 _BARE = re.compile(r"(?<![^ ])\$([A-Za-z_][A-Za-z0-9_]*)(?![^ ])")
 _VARIABLE = re.compile(
     r"\$\$"
@@ -103,9 +105,7 @@ class Document:
     def _unfilled(self, text: str) -> str:
         for name, value in sorted(self.variables.items(), key=lambda one: -len(one[1])):
             if len(value) >= MASKED_FROM:
-                # A message may propose what a name of it would be: other case, other signs.
-                spelled = "".join(one if one.isalnum() else r"[\W_]" for one in value)
-                text = re.sub(f"(?i){spelled}", f"${{{name}}}", text)
+                text = _without(text, value, f"${{{name}}}")
         return text
 
     def written(self, path: Path) -> Path:
@@ -137,6 +137,21 @@ class Document:
                 break
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
         return value is UNREADABLE or any(one is UNREADABLE for one in inside)
+
+
+def _without(text: str, value: str, name: str) -> str:
+    """Return a text with a name in the place of a value, and of words that were made of it or are a part.
+
+    A message may propose what a good name would be: in another case, with other signs, or cut.
+    """
+    whole = _LETTERS.sub("", value).casefold()
+
+    def put_in(word: re.Match[str]) -> str:
+        letters = _LETTERS.sub("", word[0]).casefold()
+        told = len(whole) >= MASKED_FROM and whole in letters
+        return name if told or (len(letters) >= 2 * MASKED_FROM and letters in whole) else word[0]
+
+    return _WORD.sub(put_in, text.replace(value, name))
 
 
 def show_path(path: Path) -> str:

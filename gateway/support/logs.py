@@ -1,17 +1,23 @@
 """Writes the log: one line per record to stderr, as text or JSON, with secrets taken out on the way.
 
-Two filters do it. One sits on the handler and blanks what looks like a credential in any message or
-traceback. The other sits on aiohttp's own loggers: their tracebacks quote header bytes and bodies, the
-caller's token among them, so only the kind of error is kept (B42).
+What is known to be secret is blanked wherever it stands: the secrets of the configuration in every spelling,
+and those of the request that is being served (`hide`). What looks like a credential is blanked as well. Of
+records of other packages only the constant part of the message and the kinds of exceptions are kept, with the
+places in the code where they came up: their texts quote header bytes, bodies and arguments (B42).
 """
 
+import base64
 import logging
 import re
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from types import TracebackType
 from typing import TextIO
+from urllib.parse import quote
 
 import msgspec
 
@@ -34,11 +40,31 @@ _SECRETS = (
     # Authorization: Bearer x, 'authorization': 'Basic x', and the same as a (name, value) pair of bytes
     re.compile(r"(?i)(authorization\b[\"']?\s*[:=,]\s*b?[\"']?)(?:[a-z0-9._~-]+ +)?[^\s\"',;)]+"),
     re.compile(r"(?i)\b((?:bearer|basic|dpop) +)[a-z0-9._~+/=-]{4,}"),
+    re.compile(r"(?i)((?:cookie|session-id)[\"']?\s*[:=,]\s*b?[\"']?)[^\s\"',)]+"),
+    re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"),  # a JWT, or the beginning of one
     re.compile(
         r"(?i)\b((?:[a-z0-9]+[_-])*(?:token|secret|password|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"',;&)]+"
     ),
 )
+_PUT_IN = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*]*(?:\.[\d*]+)?[A-Za-z%]")
+"""Where a message has room for its arguments."""
+_WARNING = re.compile(r"[^\n]*?:\d+: \w+")
+"""Where a warning came up and of which kind it is; what it says may quote anything."""
 _URL_SECRETS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)([^\s/?#\"'@]*@)?([^\s?#\"'<>]*)(\?[^\s\"'<>#]*)?")
+
+
+_OURS = "gateway"
+_LEAST = 12
+"""Characters of a request's secret that are hidden alone, too: some text may have been cut behind them."""
+_hidden: ContextVar[Sequence[str]] = ContextVar("hidden", default=())
+
+
+def hide(credentials: Sequence[str]) -> None:
+    """Leave these out of whatever the task that calls this logs from now on, and the tasks it starts.
+
+    They are values of headers; of `Bearer x` the x alone is hidden, too.
+    """
+    _hidden.set(credentials)
 
 
 def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: Iterable[str] = ()) -> None:
@@ -46,14 +72,41 @@ def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: It
 
     `secrets` are values known to be secret, which are hidden wherever they stand.
     """
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonLines(secrets) if settings.format == "json" else TextLines(secrets))
+    handler = _Handler(stream if stream is not None else sys.stderr)
+    known = [spelling for secret in secrets for spelling in spellings(secret)]
+    handler.setFormatter(JsonLines(known) if settings.format == "json" else TextLines(known))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, _Lines)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(_LEVELS[settings.level])
     quiet_aiohttp()
+
+
+def take_the_rest() -> None:
+    """Make records of what Python itself would print: warnings, and exceptions that nobody catches."""
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_a_thread
+    sys.unraisablehook = _unraisable
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield how a secret may be written: as it is, in a URL, in hex, and within base64 wherever it begins.
+
+    A short one, which everything may contain, has but one.
+    """
+    yield secret
+    if len(secret) < config.MASKED_FROM:
+        return
+    text = secret.encode()
+    yield from {quote(secret, safe=""), quote(secret)} - {secret}
+    yield text.hex()
+    for before in range(3):
+        # What depends on its neighbours is left out: the signs that hold their bits as well.
+        coded = base64.b64encode(b"\0" * before + text).decode().rstrip("=")
+        sure = coded[(before * 8 + 5) // 6 : (before + len(text)) * 8 // 6]
+        yield from {sure, sure.replace("+", "-").replace("/", "_")}
 
 
 def quiet_aiohttp() -> None:
@@ -74,6 +127,12 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
         elif secret:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
+    for credential in _hidden.get():
+        for secret in (credential, credential.rpartition(" ")[2]):
+            if len(secret) >= config.MASKED_FROM and secret[:_LEAST] in text:
+                text = re.sub(
+                    rf"{re.escape(secret[:_LEAST])}[^\s\"',;)]*", HIDDEN, text.replace(secret, HIDDEN)
+                )
     # URLs first: `Bearer https://u:p@h` would lose its scheme, and what follows be no URL any more.
     text = _URL_SECRETS.sub(
         lambda url: url.group(1) + url.group(3) + ("?" + HIDDEN if url.group(4) else ""), text
@@ -98,6 +157,18 @@ class _KindOnly(logging.Filter):
         return True
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes lines, and of a record that cannot be written says no more than whose it was."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say that a record is missing; the one of the standard library would print its arguments."""
+        kind = getattr(sys.exc_info()[0], "__name__", "")
+        try:
+            self.stream.write(f"a record of {record.name} could not be written: {kind}\n")
+        except (OSError, ValueError):  # the stream itself is gone
+            return
+
+
 class _Lines(logging.Formatter):
     """What both forms share: a record as redacted message, traceback and extra members."""
 
@@ -106,12 +177,20 @@ class _Lines(logging.Formatter):
         self._secrets = tuple(secret for secret in secrets if secret)
 
     def _message(self, record: logging.LogRecord) -> str:
-        return redact(record.getMessage(), self._secrets)
+        if _is_ours(record):
+            return redact(record.getMessage(), self._secrets)
+        if warning := _WARNING.match(record.getMessage()) if record.name == "py.warnings" else None:
+            return warning[0]
+        text = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+        constant = text.partition("\n")[0]
+        return redact(_PUT_IN.sub("…", constant) if record.args else constant, self._secrets)
 
     def _trace(self, record: logging.LogRecord) -> str | None:
-        if not record.exc_info or record.exc_info[0] is None:
+        if not record.exc_info or record.exc_info[1] is None:
             return None
-        return redact("".join(traceback.format_exception(*record.exc_info)).rstrip(), self._secrets)
+        error = record.exc_info[1]
+        lines = traceback.format_exception(error) if _is_ours(record) else list(_places(error))
+        return redact("".join(lines).rstrip(), self._secrets)
 
     def _extra(self, record: logging.LogRecord) -> dict[str, object]:
         return {
@@ -158,3 +237,37 @@ def _time(record: logging.LogRecord) -> str:
 
 def _escape(control: re.Match[str]) -> str:
     return control.group().encode("unicode_escape").decode()
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name == _OURS or record.name.startswith(f"{_OURS}.")
+
+
+def _places(error: BaseException) -> Iterator[str]:
+    """Yield the kinds of an exception and of what led to it, each with where it came up, without any text."""
+    told: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in told:
+        told.append(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    for one in reversed(told):
+        yield from traceback.format_tb(one.__traceback__)
+        yield f"{type(one).__module__}.{type(one).__qualname__}\n"
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    logging.getLogger(_OURS).critical("nobody caught this", exc_info=(kind, error, trace))
+
+
+def _uncaught_in_a_thread(came: "threading.ExceptHookArgs") -> None:
+    if came.exc_value is not None and not issubclass(came.exc_type, SystemExit):
+        _uncaught(came.exc_type, came.exc_value, came.exc_traceback)
+
+
+def _unraisable(came: "sys.UnraisableHookArgs") -> None:
+    error = came.exc_value
+    logging.getLogger("python").error(
+        "an exception where none can be raised", exc_info=None if error is None else error
+    )

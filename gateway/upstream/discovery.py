@@ -145,7 +145,9 @@ def _covers(resource: str, url: str) -> bool:
     if named == wanted:
         return True
     short, whole = URL(named, encoded=True), URL(wanted, encoded=True)
-    if short.scheme not in _DEFAULT_PORTS or short.raw_query_string or short.origin() != whole.origin():
+    if short.scheme not in _DEFAULT_PORTS or not short.raw_host or short.raw_query_string:
+        return False
+    if short.origin() != whole.origin():
         return False
     path = short.raw_path.rstrip("/")
     return whole.raw_path.startswith(f"{path}/") or whole.raw_path == path

@@ -4,9 +4,9 @@ from multidict import CIMultiDict
 
 from gateway import config
 from gateway.front.auth import identify
+from gateway.front.challenges import Denied
 from gateway.front.gate import Gate
 from gateway.protocol.call import Principal
-from gateway.protocol.modern import Rejection
 from gateway.support import logs
 from gateway.support.seal import Seal, SealBroken
 
@@ -49,9 +49,9 @@ def credential(data: bytes) -> None:
     """An Authorization names a partition or is refused, and no answer repeats it."""
     lines = [line.decode("latin-1") for line in data.split(b"\n")[:4]]
     found = identify(CIMultiDict(("Authorization", line) for line in lines), SEAL)
-    if isinstance(found, Rejection):
+    if isinstance(found, Denied):
         assert found.status == 400
-        assert not any(len(line) > 3 and line in str(found.error) for line in lines)
+        assert not any(len(line) > 3 and line in found.reason for line in lines)
     else:
         assert isinstance(found, Principal)
         assert found.partition is None or len(found.partition) == 64

@@ -1,11 +1,12 @@
 """Every target of the fuzz tests, with inputs to begin with and words to put in."""
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import contents, edge, settings, tokens, wire
+from tests.fuzz import contents, edge, settings, tokens, trust, wire
 
 _REQUEST = (
     b"content-type: application/json\naccept: application/json, text/event-stream\n"
@@ -243,6 +244,65 @@ TARGETS = {
             edge.redaction,
             (b"GET https://u:p@h/?q=1 Authorization: Basic x",),
             words=("authorization", "token=", "password: ", "://", "@", "Bearer "),
+        ),
+        Target(
+            trust.client_certificate,
+            (
+                b'By=x;Hash=1;Subject="CN=agent,O=a";URI=spiffe://a/b,By=y;DNS=c',
+                b":" + base64.b64encode(trust.CERTIFICATE) + b":",
+                b"-----BEGIN%20CERTIFICATE-----" + base64.b64encode(trust.CERTIFICATE),
+                trust.CERTIFICATE,
+            ),
+            words=(";URI=", ",By=", 'Subject="', '\\"', "%0A", "CN="),
+        ),
+        Target(
+            trust.forwarding,
+            (
+                b"X-Forwarded-For: 203.0.113.9, 10.1.1.1\nX-Forwarded-Host: a, b\nX-Forwarded-Prefix: /x",
+                b'Forwarded: for="[2001:db8::1]:80";proto=https;host="a,b", for=10.0.0.2',
+            ),
+            words=("Forwarded: ", "for=", '"', "\\", ",", ";", "[::ffff:10.0.0.1]", "unknown", "_x"),
+        ),
+        Target(
+            trust.challenge,
+            (
+                b'Basic realm="x", Bearer error="insufficient_scope", scope="a b", resource_metadata="http://h/"',
+                b"Negotiate abc==\nBearer error=invalid_token",
+            ),
+            words=("Bearer ", 'error="', 'scope="', "\\", '"', "=", ","),
+        ),
+        Target(
+            trust.token_answer,
+            (
+                b'{"access_token":"abc","token_type":"Bearer","expires_in":3600}',
+                b'{"error":"invalid_grant","error_description":"x"}',
+                tokens.TOKEN.encode(),
+            ),
+            words=('"access_token":"', '"expires_in":', '"issued_token_type":"', "1e999", '"iss":"'),
+        ),
+        Target(
+            trust.discovered_metadata,
+            (
+                b'{"resource":"https://mcp.example","authorization_servers":["https://login.example"]}',
+                b'{"issuer":"https://login.example","token_endpoint":"https://login.example/token"}',
+                b"https://User@mcp.example:443/a/?q#f",
+            ),
+            words=("https://", "[::1]", "%2e", "..", "@", '"scopes_supported":["', "\\u0000"),
+        ),
+        Target(
+            trust.address,
+            (b"169.254.169.254", b"::ffff:10.0.0.1", b"64:ff9b::7f00:1", b"8.8.8.8"),
+            words=("::", "ffff:", "127.0.0.1", "%eth0"),
+            longest=64,
+        ),
+        Target(
+            trust.access_rule,
+            (
+                b'file:///private/%2e%2e/x\0{"readOnlyHint":true}',
+                b"delete_all\0{}",
+                b"FILE://host/a/../private/",
+            ),
+            words=("%2e", "%25", "..", "/", "file:///private/", "\\", '"destructiveHint":false'),
         ),
     )
 }

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from typing import get_args
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import BaseModel, SecretStr
 
 from gateway import app
 from gateway.config import MASKED_FROM
@@ -212,3 +215,68 @@ def test_what_is_cached_belongs_to_the_client_that_asked():
     }
     assert len(kept) == 4
     assert app._settings(obtaining(), seal) == app._settings(obtaining(), seal)
+
+
+def test_every_secret_that_a_configuration_can_hold_is_known_to_the_log():
+    """Whatever is declared a secret anywhere in the models, one of each (B42)."""
+    client = {"client_id": "c", "issuer": "https://as.example", "client_secret": "secret-client"}
+    issuer = {
+        "issuer": "https://as.example",
+        "introspection_url": "https://as.example/i",
+        "client_id": "c",
+        "client_secret": "secret-issuer",
+    }
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    signing = {"client_id": "c", "issuer": "https://as.example", "client_key": key.decode()}
+    made = settings(
+        {
+            "a": {"url": "http://127.0.0.1:1/", "auth": {"bearer": "secret-bearer"}},
+            "b": {"url": "http://127.0.0.1:1/", "auth": {"headers": {"X-Key": "secret-header"}}},
+            "c": {"url": "http://127.0.0.1:1/", "auth": {"client_credentials": client}},
+            "d": {"url": "http://127.0.0.1:1/", "auth": {"token_exchange": client}},
+            "e": {"url": "http://127.0.0.1:1/", "auth": {"client_credentials": signing}},
+            "f": {"command": "true", "env": {"KEY": "secret-variable"}},
+        },
+        cache={"redis": "redis://:secret-redis@127.0.0.1:1"},
+        secrets={"keys": ["secret-ring-of-keys"]},
+        authentication={"tokens": {"corp": issuer}},
+        public_url="https://gw.example",
+    )
+    places = {place: secret for place, secret in secrets_in(made)}
+    assert set(declared(type(made))) == {place.rpartition(".")[2].partition("[")[0] for place in places}
+    known = app._secrets(made)
+    for place, secret in places.items():
+        assert all(line in known for line in secret.splitlines() if "-----" not in line), place
+
+
+def secrets_in(part, place=""):
+    """Yield where in a model a secret stands, and what it is."""
+    match part:
+        case SecretStr():
+            yield place, part.get_secret_value()
+        case BaseModel():
+            for name in type(part).model_fields:
+                yield from secrets_in(getattr(part, name), f"{place}.{name}")
+        case Mapping():
+            for name, one in part.items():
+                yield from secrets_in(one, f"{place}[{name}]")
+        case list():
+            for one in part:
+                yield from secrets_in(one, place)
+
+
+def declared(kind):
+    """Yield the names of the fields that are declared to hold secrets, in a model and all below it."""
+    for name, field in kind.model_fields.items():
+        for inner in kinds_in(field.annotation):
+            if inner is SecretStr:
+                yield name
+            elif isinstance(inner, type) and issubclass(inner, BaseModel):
+                yield from declared(inner)
+
+
+def kinds_in(annotation):
+    inner = get_args(annotation)
+    return [annotation] if not inner else [kind for one in inner for kind in kinds_in(one)]

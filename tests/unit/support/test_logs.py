@@ -1,10 +1,14 @@
 """How records become lines, and that no credential stands in one."""
 
 import base64
+import contextvars
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -139,3 +143,94 @@ def test_aiohttp_says_the_kind_of_an_error_and_quotes_nothing(
     for secret in (CANARY, CANARY.encode().hex(), base64.b64encode(CANARY.encode()).decode()):
         assert secret not in written.getvalue()
         assert all(secret not in str(vars(record)) for record in caplog.records)
+
+
+def foreign(error: BaseException | None = None) -> logging.LogRecord:
+    """Return a record as another package makes one, with the canary wherever it can stand."""
+    text = f"Task exception was never retrieved\nfuture: <Task exception=ValueError({CANARY!r})>"
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("asyncio", logging.ERROR, "x.py", 1, text, (), info)
+
+
+def test_of_other_packages_the_log_keeps_places_and_kinds(written: io.StringIO) -> None:
+    """What asyncio prints of a task that failed quotes what the exception says; its code does not."""
+    logs.configure(config.Log(level="debug"), stream=written)
+    try:
+        try:
+            raise KeyError(CANARY)
+        except KeyError as cause:
+            raise ValueError(f"saw {CANARY}") from cause
+    except ValueError as error:
+        logging.getLogger("asyncio").handle(foreign(error))
+    logging.getLogger("redis.connection").debug("sent %s to %s", CANARY, "h")
+    logging.getLogger("py.warnings").warning("%s", f"a.py:3: UserWarning: {CANARY}\n  code")
+    said = written.getvalue()
+    assert CANARY not in said
+    for part in ("Task exception was never retrieved", "test_logs.py", "builtins.ValueError", "KeyError"):
+        assert part in said
+    assert "redis.connection: sent … to …\n" in said
+    assert "a.py:3: UserWarning" in said
+
+
+def test_a_record_that_cannot_be_written_is_not_printed_raw(
+    written: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The standard library would print message and arguments to stderr."""
+    logs.configure(config.Log(), stream=written)
+    (ours,) = [one for one in logging.getLogger().handlers if isinstance(one.formatter, logs.TextLines)]
+    ours.handle(logging.LogRecord("gateway", logging.INFO, "x.py", 1, "%d tokens", (CANARY,), None))
+    assert written.getvalue() == "a record of gateway could not be written: TypeError\n"
+    assert CANARY not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("secret", ["s3cr3t/+?ü", "hunter2", CANARY, "a" * 40])
+def test_a_known_secret_is_hidden_in_every_spelling(written: io.StringIO, secret: str) -> None:
+    """As bytes, in hex, in a URL, and in base64 behind one, two or three other bytes."""
+    logs.configure(config.Log(), stream=written, secrets=[secret])
+    text = secret.encode()
+    for before in range(3):
+        coded = base64.b64encode(b"x" * before + text + b"yz").decode()
+        core = coded[(before * 8 + 5) // 6 : (before + len(text)) * 8 // 6]
+        logging.getLogger("gateway").info("basic auth of %s", coded)
+        logging.getLogger("gateway").info("and %s", coded.replace("+", "-").replace("/", "_"))
+        assert core not in written.getvalue()
+    for spelled in (secret, text.hex(), quote(secret, safe=""), quote_plus(secret)):
+        logging.getLogger("gateway").info("as %s", spelled)
+        assert spelled not in written.getvalue()
+
+
+def test_a_secret_of_the_request_is_hidden_while_it_is_served(written: io.StringIO) -> None:
+    """Also when some text was cut in the middle of it; elsewhere nobody knows of it."""
+    logs.configure(config.Log(), stream=written)
+
+    def serve() -> None:
+        logs.hide([f"Bearer {CANARY}"])
+        logging.getLogger("gateway").info("got %s and b'Bearer %s...'", CANARY, CANARY[:14])
+
+    contextvars.copy_context().run(serve)
+    assert CANARY[:12] not in written.getvalue()
+    logging.getLogger("gateway").info("the name canary-5f1d0c9a7b")
+    assert "canary-5f1d" in written.getvalue()
+
+
+def test_what_nobody_catches_goes_through_the_log() -> None:
+    """In the main thread, in others, and where nothing can be raised; each in a process of its own."""
+    program = (
+        "import threading, sys; from gateway import config; from gateway.support import logs\n"
+        f"logs.configure(config.Log(), secrets=[{CANARY!r}]); logs.take_the_rest()\n"
+        f"def fail(*_): raise ValueError('saw {CANARY}')\n"
+        "thread = threading.Thread(target=fail); thread.start(); thread.join()\n"
+        "class Odd:\n    __del__ = fail\n"
+        "Odd()\n"
+        "import warnings; warnings.warn('about ' + sys.argv[1])\n"
+        "fail()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, CANARY], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert CANARY not in done.stderr
+    assert done.stderr.count("CRITICAL gateway: nobody caught this") == 2
+    assert "ERROR python: an exception where none can be raised" in done.stderr
+    assert "UserWarning" in done.stderr

@@ -94,6 +94,7 @@ def test_metadata_of_the_server_or_of_what_it_is_part_of(resource: str) -> None:
         (said(resource="http://x.example/a/mcp", authorization_servers=["https://as.example"]), "another"),
         (said(resource="https://x.example/a/m", authorization_servers=["https://as.example"]), "another"),
         (said(resource="https://x.example/a/mcp/b", authorization_servers=["https://as.example"]), "another"),
+        (said(resource="https://x.example@", authorization_servers=["https://as.example"]), "another"),
         (said(resource="https://[", authorization_servers=["https://as.example"]), "another"),
     ],
 )
