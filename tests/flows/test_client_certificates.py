@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -151,3 +152,31 @@ async def test_a_header_that_anybody_could_write_counts_for_nothing(alpha: Scrip
         refused = await gateway.ask("tools/list", headers=spoofed)
         assert refused.status == 401
         assert "alice" not in refused.body.decode()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_that_is_resumed_is_the_same_callers(
+    authority: Authority, secured: Any, version: ssl.TLSVersion
+) -> None:
+    """No certificate is sent again then; the session still holds it."""
+    alice = authority.issue("alice")
+    context = ssl.create_default_context(cafile=authority.file)
+    context.load_cert_chain(alice.certificate, alice.key)
+    context.minimum_version = context.maximum_version = version
+
+    def ask(address: tuple[str, int], session: Any) -> tuple[bytes, Any, bool]:
+        with (
+            socket.create_connection(address, timeout=15) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as wrapped,
+        ):
+            wrapped.sendall(post("tools/list", version="1.0"))
+            answered = wrapped.recv(12)
+            return answered, wrapped.session, bool(wrapped.session_reused)
+
+    async with secured(certificates={"names": ["alice"]}) as gateway:
+        at = urlsplit(gateway.addresses.endpoints[0])
+        address = ("127.0.0.1", at.port or 0)
+        answered, session, _ = await asyncio.to_thread(ask, address, None)
+        assert answered == b"HTTP/1.1 200"
+        answered, _, reused = await asyncio.to_thread(ask, address, session)
+        assert (answered, reused) == (b"HTTP/1.1 200", True)
