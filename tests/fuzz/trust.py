@@ -19,7 +19,7 @@ from gateway.protocol.call import UpstreamName
 from gateway.protocol.modern import Rejection
 from gateway.upstream import discovery
 from gateway.upstream.addresses import permitted
-from gateway.upstream.credentials import read_challenge
+from gateway.upstream.challenges import read_challenge
 from gateway.upstream.granted import Denied, ends_of, read_granted, token_of
 
 RESOURCE = "https://mcp.example/mcp"
@@ -72,7 +72,7 @@ def forwarding(data: bytes) -> None:
 
 def challenge(data: bytes) -> None:
     """What an upstream writes as a challenge is read, and what is kept of it breaks out of none of ours."""
-    error, scope = read_challenge([line.decode("latin-1") for line in data.split(b"\n")[:8]])
+    error, scope, _ = read_challenge([line.decode("latin-1") for line in data.split(b"\n")[:8]])
     ours = bearer(Door("gateway", RESOURCE), error=error, scopes=scope)
     assert ours.isascii()
     assert ours.isprintable()
