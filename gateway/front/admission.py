@@ -41,11 +41,12 @@ class Refusal(Struct, frozen=True):
 class Entry:
     """One request from its arrival until the last byte of its answer has left, and what it takes."""
 
-    __slots__ = ("_admission", "_bytes", "_calls", "_counted", "_holders", "_streams", "_whose")
+    __slots__ = ("_admission", "_bytes", "_calls", "_counted", "_holders", "_streams", "whose")
 
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
-        self._whose: Whose = None
+        self.whose: Whose = None
+        """Whose it is, once it was let in; a session of an older client does not make it another's."""
         self._counted = self._holders = 1
         self._calls = self._streams = self._bytes = 0
 
@@ -58,7 +59,7 @@ class Entry:
     def enter(self, limits: Limits, whose: Whose) -> Refusal | None:
         """Return why it is not let in; if it is, it counts as one of the caller's calls."""
         admission = self._admission
-        self._whose = whose
+        self.whose = whose
         if admission.room.full:
             return _FULL
         if admission.room.full_for(whose):
@@ -72,15 +73,15 @@ class Entry:
 
     def more(self, limits: Limits, calls: int) -> Refusal | None:
         """Let so many more calls begin, or return why none of them is."""
-        running = self._admission.calls.get(self._whose, 0)
-        if running + calls > (limits.anonymous_calls if self._whose is None else limits.calls_per_caller):
+        running = self._admission.calls.get(self.whose, 0)
+        if running + calls > (limits.anonymous_calls if self.whose is None else limits.calls_per_caller):
             return self._too_many_calls()
-        self._admission.calls[self._whose] = running + calls
+        self._admission.calls[self.whose] = running + calls
         self._calls += calls
         return None
 
     def _too_many_calls(self) -> Refusal:
-        setting = "anonymous_calls" if self._whose is None else "calls_per_caller"
+        setting = "anonymous_calls" if self.whose is None else "calls_per_caller"
         return Refusal(429, "Too many requests of this caller at once", f"limits.{setting}", "calls")
 
     def stream(self, limits: Limits) -> Refusal | None:
@@ -88,16 +89,16 @@ class Entry:
         setting, most = (
             # Whoever shows no token is the same caller as all others who do not.
             ("anonymous_streams", limits.anonymous_streams)
-            if self._whose is None
+            if self.whose is None
             else ("streams_per_caller", limits.streams_per_caller)
         )
         streams = self._admission.streams
-        open = streams.get(self._whose, 0)
+        open = streams.get(self.whose, 0)
         if open >= most:
             return Refusal(429, "Too many open streams", f"limits.{setting}", "streams")
-        streams[self._whose] = open + 1
+        streams[self.whose] = open + 1
         self._streams += 1
-        _less(self._admission.calls, self._whose, self._calls)
+        _less(self._admission.calls, self.whose, self._calls)
         self._admission.requests -= self._counted
         self._calls = self._counted = 0
         return None
@@ -108,7 +109,7 @@ class Entry:
             return True
         room = self._admission.room
         self._bytes += size
-        room.hold(size, self._whose)
+        room.hold(size, self.whose)
         return room.held <= room.most
 
     def grown(self, size: int) -> Refusal | None:
@@ -118,13 +119,13 @@ class Entry:
             return None
         if not self.hold(more):
             return _FULL
-        return _FULL_FOR_CALLER if self._admission.room.full_for(self._whose) else None
+        return _FULL_FOR_CALLER if self._admission.room.full_for(self.whose) else None
 
     def let_go(self, size: int) -> None:
         """Count bytes out before it leaves."""
         if size >= SMALL:
             self._bytes -= size
-            self._admission.room.hold(-size, self._whose)
+            self._admission.room.hold(-size, self.whose)
 
     def keep(self) -> Callable[[], None]:
         """Count it until what is returned was called as well: its work goes on without it."""
@@ -137,13 +138,13 @@ class Entry:
         if self._holders:
             return
         if self._bytes:
-            self._admission.room.hold(-self._bytes, self._whose)
+            self._admission.room.hold(-self._bytes, self.whose)
             self._bytes = 0
         if self._calls:
-            _less(self._admission.calls, self._whose, self._calls)
+            _less(self._admission.calls, self.whose, self._calls)
             self._calls = 0
         if self._streams:
-            _less(self._admission.streams, self._whose, self._streams)
+            _less(self._admission.streams, self.whose, self._streams)
             self._streams = 0
         self._admission.requests -= self._counted
         self._counted = 0

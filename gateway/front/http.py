@@ -308,15 +308,15 @@ class _Site:
         document = self.resources.document(endpoint, request.headers.get(hdrs.HOST, ""))
         return Outcome(200, (document,), "metadata", _OPEN, cached=_KEPT)
 
-    async def barred(
-        self, endpoint: str, principal: Principal, responder: Responder, requests: int = 1
-    ) -> Refusal | None:
+    async def barred(self, endpoint: str, responder: Responder, requests: int = 1) -> Refusal | None:
         """Return why requests come too quickly, if they do."""
         if not self.rated:
             return None
         request = responder.request
         address = self.gate.peer(request.headers, request.remote)
-        return await self._admission.rate(self.state.config, endpoint, principal.who, address, requests)
+        return await self._admission.rate(
+            self.state.config, endpoint, responder.entry.whose, address, requests
+        )
 
     def welcome(self, head: modern.Head) -> bytes | None:
         """Return the CORS lines for header lines that passed every check they can be put to, once before."""
@@ -557,7 +557,7 @@ class HttpFront:
             return self._refused(endpoint, checked)
         barred = responder.entry.enter(site.limits, checked.who)
         if barred is None and site.rated:
-            barred = await site.barred(endpoint, checked, responder)
+            barred = await site.barred(endpoint, responder)
         if barred is not None:
             responder.closing |= not request.content.is_eof()
             return self._refused(endpoint, too_much(barred))

@@ -49,7 +49,7 @@ class LegacyFront:
         background: Background,
         stopping: asyncio.Event,
         refused: Callable[[Challenge | Forbidden, bytes | None, str, Responder], Outcome],
-        barred: Callable[[str, Principal, Responder, int], Awaitable[Refusal | None]],
+        barred: Callable[[str, Responder, int], Awaitable[Refusal | None]],
     ) -> None:
         """`refused` makes HTTP of what this caller may not do here, or at an upstream that knows it."""
         self._limits = settings.limits
@@ -217,7 +217,7 @@ class LegacyFront:
         if more > 0:
             barred = responder.entry.more(self._limits, more)
             if barred is None:
-                barred = await self._barred(endpoint, visit.principal, responder, more)
+                barred = await self._barred(endpoint, responder, more)
             if barred is not None:
                 return too_much(barred)
         refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]

@@ -48,6 +48,7 @@ class EventListening:
         limit: int,
         idle: float | None,
         metrics: Metrics,
+        grown: Callable[[int], None],
     ) -> None:
         self._name = name
         self._subscription = subscription
@@ -57,6 +58,7 @@ class EventListening:
         self._limit = limit
         self._idle = idle
         self._metrics = metrics
+        self._grown = grown
         self._waiting: deque[bytes] = deque()
         """The messages of the last chunk that nobody took yet."""
         self._opened = False
@@ -140,6 +142,7 @@ class EventListening:
             events = self._parser.feed(chunk)
         except EventTooLarge:
             raise Failed(self._name, Reason.TOO_LARGE, f"over {self._limit} bytes") from None
+        self._grown(self._parser.held)
         # Other events are other people's; empty data primes a resumption, which does not exist here (U-21).
         self._waiting.extend(event.data for event in events if event.event in ("", "message") and event.data)
 
@@ -154,6 +157,7 @@ class EventListening:
             return
         self._closed = True
         self._waiting.clear()
+        self._grown(0)
         self._hang_up()
         if self._opened:
             self._metrics.listen_ended(self._name, how)

@@ -136,6 +136,7 @@ class ModernHttpUpstream:
             limit=self._line.limit,
             idle=self._listen_idle,
             metrics=self._metrics,
+            grown=partial(self._line.check_room, self._line.held()),
         )
         try:
             await listening.open()

@@ -367,3 +367,49 @@ async def test_status_says_how_much_goes_on() -> None:
         assert load["requests"] == {"open": 0, "most": 2000}
         assert load["streams"] == {"open": 1}
         assert load["bytes"] == {"held": 0, "most": 512 * MIB}
+
+
+async def test_a_batch_counts_as_all_that_it_asks() -> None:
+    """In the revision that has them: beyond the bound nothing of it is done."""
+    batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in range(4)]
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as upstream,
+        running({"alpha": upstream}, limits={"anonymous_calls": 3}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], "2025-03-26") as client,
+    ):
+        for asked, status in ((4, 429), (3, 200)):
+            async with client.post(json.dumps(batch[:asked]).encode()) as exchange:
+                await exchange.whole()
+            assert exchange.status == status
+        assert len(exchange.messages) == 3
+
+
+async def test_a_batch_uses_up_a_rate_by_what_it_asks() -> None:
+    """Or a batch would be the way around it; the handshake is one, too."""
+    batch = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in range(4)]
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as upstream,
+        running({"alpha": upstream}, limits={"anonymous_rate": "8/h"}, clock=Clock()) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], "2025-03-26") as client,
+    ):
+        statuses = []
+        for _ in range(2):
+            async with client.post(json.dumps(batch).encode()) as exchange:
+                await exchange.whole()
+            statuses.append(exchange.status)
+        assert statuses == [200, 429]
+
+
+async def test_standing_streams_of_older_clients_count_among_the_streams() -> None:
+    """429 at once, as there is no call that could be told."""
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as upstream,
+        running({"alpha": upstream}, limits={"anonymous_streams": 1}) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], "2025-06-18") as one,
+        LegacyClient(gateway.addresses.endpoints[0], "2025-06-18") as two,
+        one.listen() as first,
+        two.listen() as second,
+    ):
+        assert (first.status, second.status) == (200, 429)
+        assert int(second.headers["retry-after"]) >= 1
+        assert await gateway.counted('rejected_total{endpoint="/mcp",reason="streams"}') == 1
