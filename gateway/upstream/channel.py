@@ -40,7 +40,7 @@ from gateway.protocol.lines import TooLong
 from gateway.protocol.subscriptions import Wanted
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-from gateway.upstream.company import Company
+from gateway.upstream.company import UNNAMED, Company
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import (
@@ -293,7 +293,10 @@ class Channel:
     def _answered(self, message: Incoming) -> None:
         id = number_of(message.id)
         if message.id is None and len(self._exchanges) == 1:
-            (id,) = self._exchanges
+            ((id, only),) = self._exchanges.items()
+            if self._company.only([only], [only]) is None:
+                only.end(Failed(self._name, Reason.PROTOCOL, UNNAMED))
+                return
         if id in self._listenings:
             self._listenings[id].hear(message)
             return

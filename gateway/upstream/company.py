@@ -1,15 +1,18 @@
 """Who may be meant by what a server says on a channel without saying to whom. No clock, no wire.
 
-Log messages of older servers and of programs name no request. Where one caller alone ever made calls over a
-channel, they are of his calls; where several did, nobody can tell, and a word that comes late is about a call
-that is over. So then they are nobody's.
+Log messages of older servers and of programs name no request, nor do errors without an id. Where one caller
+alone ever made calls over a channel, they are of his calls; where several did, nobody can tell, and a word
+that comes late is about a call that is over. So then they are nobody's.
 """
 
 from collections.abc import Collection, Iterable
 from typing import Protocol, TypeVar
 
 from gateway.protocol.call import Request
-from gateway.protocol.methods import METHODS
+from gateway.protocol.methods import LEGACY_METHODS, METHODS
+
+UNNAMED = "an error that names no request"
+"""What a call fails with that may be meant by one; its words may be for another caller."""
 
 _OF_NOBODY = frozenset({"discover", "list", "listen"})
 """Kinds of requests that hold nothing of a caller's: the gateway makes them for itself, too."""
@@ -63,4 +66,4 @@ def _caller(request: Request) -> str:
 
 def _of_somebody(request: Request) -> bool:
     known = METHODS.get(request.method)
-    return known is None or known.kind not in _OF_NOBODY
+    return request.method not in LEGACY_METHODS and (known is None or known.kind not in _OF_NOBODY)

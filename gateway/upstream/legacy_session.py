@@ -55,7 +55,7 @@ from gateway.protocol.legacy_server import NOTHING, Greeting, Question
 from gateway.protocol.methods import METHODS
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-from gateway.upstream.company import Company
+from gateway.upstream.company import UNNAMED, Company
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
 from gateway.upstream.incoming import Dropped, Stale
@@ -503,6 +503,8 @@ class LegacySession:
         exchange = None if id is None else self._exchanges.get(id)
         if exchange is None:
             self._dropped("notification", "an answer to nothing that is waited for")
+        elif message.id is None and not self.wire.apart and not self._company.only([exchange], [exchange]):
+            exchange.end(Failed(self.name, Reason.PROTOCOL, UNNAMED))
         elif message.error is not None:
             exchange.end(UpstreamError(message.error, 200))
         elif message.result is None or not is_object(message.result):

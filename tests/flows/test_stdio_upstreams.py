@@ -129,6 +129,32 @@ async def test_a_log_message_in_a_process_of_several_callers_is_nobodys(era: str
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_caller_whom_a_process_serves_alone_hears_what_it_logs(era: str) -> None:
+    """Whatever the gateway asked it for itself, and also beside the processes of others."""
+    level = {f"{META}logLevel": "info"}
+    said = {"name": "files__log", "arguments": {"data": "of Ann"}}
+    for isolation in ("shared", "caller"):
+        async with running({"files": program("--era", era, isolation=isolation)}) as gateway:
+            if isolation == "caller":
+                assert (await gateway.ask("tools/call", said, meta=level, token="BOB")).notices
+            (notice,) = (await gateway.ask("tools/call", said, meta=level, token="ANN")).notices
+            assert notice["params"]["data"] == "of Ann"
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_an_error_without_an_id_is_repeated_to_nobody_where_several_call(era: str) -> None:
+    """It may answer what another asked, whose words are in it then (U-25)."""
+    async with running({"files": program("--era", era)}) as gateway:
+        mutter = {"name": "files__mutter", "arguments": {"text": "not for Bob"}}
+        for _ in range(3):
+            async with gateway.open("tools/call", {"name": "files__hang"}, token="ANN") as ann:
+                await seen(gateway, "tools/call", 1)
+                await gateway.ask("tools/call", mutter, token="BOB")
+                await gateway.ask("tools/call", {"name": "files__release"})
+                assert "Bob" not in str((await ann.answer()).message)
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_fifteen_megabytes_pass_and_more_than_the_limit_fails_alone(era: str) -> None:
     """The program lives on, and so do the calls of others (B25)."""
     limits = {"message": 16 * 2**20}

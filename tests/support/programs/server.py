@@ -27,7 +27,7 @@ VERSION = "2026-07-28"
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 TOOLS = (
     "ask", "ask_late", "change", "close_stdout", "die", "echo", "environment", "fold", "garble", "get_note",
-    "hang", "log", "pid", "progress", "release", "seen", "set_note", "size", "update",
+    "hang", "log", "mutter", "pid", "progress", "release", "seen", "set_note", "size", "update",
 )  # fmt: skip
 SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
@@ -200,6 +200,9 @@ class Server:
                 self.text(id, os.getpid())
             case "seen":
                 self.text(id, self.seen)
+            case "mutter":
+                self.text(id, "done")
+                self.say({"id": None, "error": {"code": -32600, "message": arguments["text"]}})
             case "set_note":
                 self.note = arguments["text"]
                 self.text(id, "noted")

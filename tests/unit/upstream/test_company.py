@@ -51,7 +51,10 @@ def test_of_callers_that_cannot_be_told_apart_one_is_meant_that_is_alone() -> No
     assert company.only([one], [one, other]) is None
 
 
-@pytest.mark.parametrize("method", ["server/discover", "tools/list", "subscriptions/listen"])
+@pytest.mark.parametrize(
+    "method",
+    ["server/discover", "tools/list", "subscriptions/listen", "initialize", "logging/setLevel", "ping"],
+)
 def test_what_the_gateway_asks_for_itself_is_nobodys_company(method: str) -> None:
     """Lists and probes hold nothing of a caller's."""
     mine, own = call("ann"), call(method=method)
