@@ -186,6 +186,9 @@ class Server:
                 sys.stdout.buffer.write(b'{"jsonrpc":"2.0","id":%d,"result":{}}\n%s\n' % (id, late))
                 sys.stdout.buffer.flush()
             case "hang":
+                if "nonce" in arguments:
+                    token, nonce = meta.get("progressToken"), arguments["nonce"]
+                    self.notify("notifications/progress", progressToken=token, progress=1, message=nonce)
                 self.hanging.append(id)
             case "release":
                 for hanging in self.hanging:
