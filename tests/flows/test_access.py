@@ -120,6 +120,7 @@ async def test_an_upstream_out_of_reach_is_not_asked_and_not_missed(alpha, beta)
         listed = await gateway.ask("tools/list")
         assert listed.names == ["alpha__open", "alpha__listed"]
         assert listed.missing == []
+        assert (await gateway.ask("tools/call", {"name": "beta__secret"})).code == -32602
         assert not beta.seen("tools/list")
 
 
@@ -232,7 +233,8 @@ async def test_completions_for_what_is_hidden_are_those_for_what_nobody_has(gate
 
 async def test_a_hidden_method_is_not_served(alpha):
     """Also where the only upstream would take any."""
-    rules = [{"methods": ["com.example/open"]}, {"tools": ["*"]}]
+    scoped = {"methods": ["com.example/scoped"], "scopes": ["read"]}
+    rules = [{"methods": ["com.example/open"]}, scoped, {"tools": ["*"]}]
     async with running({"alpha": alpha}, access={"rules": rules}) as gateway:
         alpha.on("com.example/open", result({}))
         assert (await gateway.ask("com.example/open", judged=False)).status == 200
@@ -240,7 +242,9 @@ async def test_a_hidden_method_is_not_served(alpha):
         unknown = await gateway.ask("tasks/absent.hidden")
         assert (hidden.status, hidden.code) == (unknown.status, unknown.code) == (404, -32601)
         assert hidden.body.replace(b"com.example/", b"") == unknown.body.replace(b"tasks/absent.", b"")
+        assert (await gateway.ask("com.example/scoped")).status == 403
         assert not alpha.seen("com.example/hidden")
+        assert not alpha.seen("com.example/scoped")
 
 
 # What takes more than the caller has
@@ -255,6 +259,14 @@ async def test_a_hidden_method_is_not_served(alpha):
         ("resources/read", {"uri": "alpha+note://scoped"}, "read write"),
         ("resources/read", {"uri": "alpha+note://scoped-and-not-listed"}, "read write"),
         ("resources/read", {"uri": "alpha+note://listed"}, "read"),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/resource", "uri": "alpha+note://scoped"},
+                "argument": {"name": "id", "value": "x"},
+            },
+            "read write",
+        ),
     ],
 )
 async def test_missing_scopes_are_named_all_at_once(gateway, alpha, method, params, scopes):
@@ -306,6 +318,15 @@ async def test_a_uri_that_two_upstreams_list_leads_to_the_one_that_may_be_read(a
         assert (await gateway.ask("resources/read", {"uri": shared})).status == 200
         assert len(beta.seen("resources/read")) == 1
         assert [seen.params["uri"] for seen in alpha.seen("resources/read")] == [shared]
+
+
+async def test_a_uri_that_nobody_lists_leads_to_who_may_be_asked_for_it(alpha, beta):
+    """The first in the configuration from which it is not hidden."""
+    rules = [{"upstreams": ["beta"], "resources": ["https://*"], "deny": True}, {}]
+    async with running({"beta": beta, "alpha": alpha}, access={"rules": rules}) as gateway:
+        await gateway.ask("resources/read", {"uri": "https://example.com/unlisted"})
+        assert len(alpha.seen("resources/read")) == 1
+        assert not beta.seen("resources/read")
 
 
 # Tasks
