@@ -658,7 +658,7 @@ class HttpFront:
         welcome: bytes | None,
     ) -> Principal | Outcome:
         """Return who sent a request, after S-06, steps 3 to 5; all of it is known before the body is read."""
-        logs.hide([line for name in site.credentials for line in request.headers.getall(name, ())])
+        logs.hide(request.headers, site.credentials)
         caller: Principal | Denied
         if site.state.verifier is None:
             caller = identify(request.headers, site.state.seal)

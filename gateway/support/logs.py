@@ -20,6 +20,7 @@ from typing import TextIO
 from urllib.parse import quote
 
 import msgspec
+from multidict import MultiMapping
 
 from gateway import config
 
@@ -56,15 +57,15 @@ _URL_SECRETS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)([^\s/?#\"'@]*@)?([^\s?#
 _OURS = "gateway"
 _LEAST = 12
 """Characters of a request's secret that are hidden alone, too: some text may have been cut behind them."""
-_hidden: ContextVar[Sequence[str]] = ContextVar("hidden", default=())
+_hidden: ContextVar["tuple[MultiMapping[str], Sequence[str]] | None"] = ContextVar("hidden", default=None)
 
 
-def hide(credentials: Sequence[str]) -> None:
-    """Leave these out of whatever the task that calls this logs from now on, and the tasks it starts.
+def hide(headers: MultiMapping[str], names: Sequence[str]) -> None:
+    """Leave the values of these headers out of whatever the task that calls this, or one it starts, logs.
 
-    They are values of headers; of `Bearer x` the x alone is hidden, too.
+    Of `Bearer x` the x alone is left out, too. They are looked up when there is something to log.
     """
-    _hidden.set(credentials)
+    _hidden.set((headers, names))
 
 
 def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: Iterable[str] = ()) -> None:
@@ -127,12 +128,10 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
             text = text.replace(secret, HIDDEN)
         elif secret:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
-    for credential in _hidden.get():
-        for secret in (credential, credential.rpartition(" ")[2]):
-            if len(secret) >= config.MASKED_FROM and secret[:_LEAST] in text:
-                text = re.sub(
-                    rf"{re.escape(secret[:_LEAST])}[^\s\"',;)]*", HIDDEN, text.replace(secret, HIDDEN)
-                )
+    for secret in _secrets_of_the_request():
+        if len(secret) >= config.MASKED_FROM and secret[:_LEAST] in text:
+            begun = rf"{re.escape(secret[:_LEAST])}[^\s\"',;)]*"
+            text = re.sub(begun, HIDDEN, text.replace(secret, HIDDEN))
     # URLs first: `Bearer https://u:p@h` would lose its scheme, and what follows be no URL any more.
     text = _URL_SECRETS.sub(
         lambda url: url.group(1) + url.group(3) + ("?" + HIDDEN if url.group(4) else ""), text
@@ -140,6 +139,17 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern in _SECRETS:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+def _secrets_of_the_request() -> Iterator[str]:
+    hidden = _hidden.get()
+    if hidden is None:
+        return
+    headers, names = hidden
+    for name in names:
+        for credential in headers.getall(name, ()):
+            yield credential
+            yield credential.rpartition(" ")[2]
 
 
 class _KindOnly(logging.Filter):

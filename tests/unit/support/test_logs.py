@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 import pytest
+from multidict import CIMultiDict
 
 from gateway import config
 from gateway.support import logs
@@ -204,7 +205,7 @@ def test_a_secret_of_the_request_is_hidden_while_it_is_served(written: io.String
     logs.configure(config.Log(), stream=written)
 
     def serve() -> None:
-        logs.hide([f"Bearer {CANARY}"])
+        logs.hide(CIMultiDict(Authorization=f"Bearer {CANARY}"), ["authorization"])
         logging.getLogger("gateway").info("got %s and b'Bearer %s...'", CANARY, CANARY[:14])
 
     contextvars.copy_context().run(serve)
