@@ -46,6 +46,8 @@ _DISTRUST = 600.0
 """Seconds for which no page of a list is public after the list turned out to be private in part (C-23)."""
 
 _SAYS_MORE = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_REFUSALS = frozenset({Reason.CREDENTIALS, Reason.TOKEN})
+"""What an upstream is unavailable for that lets the gateway, or this caller, in no more."""
 _OUTCOMES: dict[State, Turned] = {"leads": "led", "told": "in-vain", "late": "gave-up"}
 _REASONS: dict[Verdict, Why] = {
     Verdict.ABSENT: "absent",
@@ -363,7 +365,7 @@ class ResponseCache:
 
     async def _heed(self, lookup: Lookup, error: Challenge | McpError | UpstreamUnavailable) -> None:
         """Let nothing stand in later for what its upstream has refused to give again (C-33)."""
-        if isinstance(error, UpstreamUnavailable) and error.reason is not Reason.CREDENTIALS:
+        if isinstance(error, UpstreamUnavailable) and (error.outage or error.reason not in _REFUSALS):
             return
         # A challenge is about this caller's credential; the other refusals are about what was asked for.
         await self._forget_expired(private_key(lookup))

@@ -19,6 +19,7 @@ from tests.support.authorization_server import (
     redirecting,
     saying,
 )
+from tests.support.certificates import Authority
 from tests.support.legacy_upstream import LegacyServer, legacy
 from tests.support.protected import Guard
 from tests.support.running import ONCE, Clock, running
@@ -532,3 +533,23 @@ async def test_no_token_and_no_secret_reaches_the_log(caplog):
         assert "no access token" in text
         for secret in (SECRET, *filter(None, guard.tokens)):
             assert secret not in text
+
+
+# The way there
+
+
+async def test_an_authorization_server_is_trusted_as_written(tmp_path):
+    """By the system's authorities, or those of `tls` beside it; the failure says which check it was (B49)."""
+    authority = Authority(tmp_path)
+    async with (
+        AuthorizationServer(tls=authority.issue("127.0.0.1")) as corp,
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+    ):
+        known(corp)
+        alpha.on("*", Guard(corp, alpha))
+        async with running({"alpha": obtaining(alpha, corp)}, pace=ONCE) as gateway:
+            assert "certificate verify failed" in gateway.status("alpha").detail
+        assert corp.asked == []
+        trusting = obtaining(alpha, corp, tls={"ca_file": str(authority.file)})
+        async with running({"alpha": trusting}, pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list")).names == ["alpha__a"]

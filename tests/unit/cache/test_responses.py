@@ -457,6 +457,7 @@ async def test_nothing_stands_in_for_an_upstream_that_answered(reason: Reason) -
     [
         (McpError(-32602, "Resource not found"), False),
         (UpstreamUnavailable(GH, Reason.CREDENTIALS), False),
+        (UpstreamUnavailable(GH, Reason.TOKEN), False),
         (Challenge(GH, 401, None, None), True),
     ],
 )
