@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -608,7 +608,7 @@ def serve_stdio(
     admin listener that cannot be had.
     """
     pipes = take_over()
-    _guard_secrets(config)
+    _guard_secrets(config, [] if authorization is None else [authorization])
     for warning in warnings:
         log.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -711,6 +711,7 @@ async def list_tools(
     Without a caller the rules of `access` are set aside: it is what there is to be seen.
     """
     principal = None if caller is None else somebody(config, caller, scopes, claims)
+    guard_command(config)
     runtime = build(alone(config))
     await runtime.start(follow=False)
     try:
@@ -755,13 +756,24 @@ def _in_clear(secret: SecretStr) -> str:
     return secret.get_secret_value()
 
 
-def _guard_secrets(config: Config) -> None:
+def guard_command(config: Config, authorizations: Sequence[str] = ()) -> None:
+    """Leave secrets out of what a command may warn of, and what callers show whom it asks for."""
+    logs.guard_last_resort([*_secrets(config), *_parts(authorizations)])
+
+
+def _guard_secrets(config: Config, authorizations: Sequence[str] = ()) -> None:
     """Set up the log so that it tells none, and have the system write none to a core file."""
-    logs.configure(config.log, secrets=_secrets(config))
+    logs.configure(config.log, secrets=[*_secrets(config), *_parts(authorizations)])
     logs.take_the_rest()
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a program that wants one may raise it again
+
+
+def _parts(authorizations: Sequence[str]) -> Iterator[str]:
+    for authorization in authorizations:
+        yield authorization
+        yield authorization.rpartition(" ")[2]
 
 
 def _secrets(config: Config) -> list[str]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.app import Runtime, alone, build
+from gateway.app import Runtime, alone, build, guard_command
 from gateway.cache.policy import READ
 from gateway.cache.trial import Refusal, attempt
 from gateway.config import Cache, Config, RedisAddress, parse_redis_url
@@ -98,6 +98,7 @@ async def examine(
     behind = {name for path in endpoints for name in config.endpoints[path].upstreams or config.upstreams}
     names = [UpstreamName(name) for name in config.upstreams if name in behind]
     report = Report(endpoints)
+    guard_command(config, [token.authorization for token in tokens if token.authorization is not None])
     async with _quietly(config) as runtime:
         asker = Asker(runtime)
         examiners = [_Examiner(name, runtime, asker, tokens[0] if tokens else NOBODY, say) for name in names]

@@ -84,6 +84,12 @@ def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: It
     quiet_aiohttp()
 
 
+def guard_last_resort(secrets: Iterable[str]) -> None:
+    """Leave secrets out of what Python prints itself where nobody set up a log: bare lines on stderr."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(BareLines(spelling for one in secrets for spelling in spellings(one)))
+
+
 def take_the_rest() -> None:
     """Make records of what Python itself would print: warnings, and exceptions that nobody catches."""
     logging.captureWarnings(True)
@@ -220,6 +226,15 @@ class TextLines(_Lines):
         line = _CONTROL.sub(_escape, line)  # a client's text must not begin a line of its own
         trace = self._trace(record)
         return line if trace is None else f"{line}\n{trace}"
+
+
+class BareLines(_Lines):
+    """The message alone, as commands print it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's message, and its traceback if it has one."""
+        trace = self._trace(record)
+        return self._message(record) if trace is None else f"{self._message(record)}\n{trace}"
 
 
 class JsonLines(_Lines):

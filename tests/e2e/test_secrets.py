@@ -31,6 +31,10 @@ upstreams:
   gone: {{url: "http://user:${{PASSWORD}}@127.0.0.1:1/mcp?key=${{QUERY}}"}}
   program: {{command: "{python}", args: ["-c", "{code}", "--token=${{GIVEN}}"], env: {{KEY: "${{GIVEN}}"}}}}
 """
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 CODE = "import os,sys; sys.stderr.write(str(sys.argv) + str(dict(os.environ)) + chr(10)); sys.exit(3)"
 
 
@@ -119,13 +123,9 @@ def test_a_gateway_at_debug_level_prints_no_secret(tmp_path: Path, url: str, for
     program = start("gateway", "serve", "--config", str(file), env=ENV)
     try:
         wait_for(f"{admin}/readyz", program, timeout=30)
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
         said = b""
         for method in ("tools/list", "server/discover", "no/such"):
-            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META}}
             said += answered(
                 endpoint,
                 json.dumps(message).encode(),
@@ -147,6 +147,27 @@ def test_a_gateway_at_debug_level_prints_no_secret(tmp_path: Path, url: str, for
     assert " DEBUG " in log or '"level":"debug"' in log
     assert SECRETS.seen_in(said) == []
     assert SECRETS.seen_in(log) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_gateway_on_stdio_prints_no_secret(tmp_path: Path, url: str) -> None:
+    """Nor the token that it shows to upstreams with `auth: forward`, whatever its client writes."""
+    file, _, _ = written(tmp_path, url)
+    file.write_text(f"{file.read_text()}  each: {{url: '{url}', auth: forward}}\n")
+    listed = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+    lines = [json.dumps(listed).encode(), b"{", f'{{"a": "{SECRETS["line"]}"'.encode(), b"\xff"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "stdio", "--config", str(file), "--token-env", "CALLER"],
+        cwd=ROOT,
+        env={**os.environ, **ENV},
+        input=b"\n".join(lines),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"good__" in done.stdout
+    assert b"DEBUG" in done.stderr
+    assert SECRETS.seen_in(done.stdout + done.stderr) == []
 
 
 def answered(url: str, body: bytes | None = None, **headers: str) -> bytes:

@@ -214,6 +214,19 @@ def test_a_secret_of_the_request_is_hidden_while_it_is_served(written: io.String
     assert "canary-5f1d" in written.getvalue()
 
 
+def test_commands_that_set_up_no_log_warn_without_secrets() -> None:
+    """Python prints such warnings by itself; what is left of them looks the same."""
+    program = (
+        "import logging, sys; from gateway.support import logs; logs.guard_last_resort(sys.argv[1:])\n"
+        "logging.getLogger('gateway.x').warning('it said %s', sys.argv[1])\n"
+        "logging.getLogger('asyncio').error('odd: %r', sys.argv[1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, CANARY], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "it said ***\nodd: …\n"
+
+
 def test_what_nobody_catches_goes_through_the_log() -> None:
     """In the main thread, in others, and where nothing can be raised; each in a process of its own."""
     program = (
