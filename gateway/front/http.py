@@ -93,6 +93,7 @@ _TURNED_AWAY = (401, 403, 429)
 
 _NO_DOOR = Door()
 
+Mirrored: TypeAlias = Callable[[Reuse], bytes]
 Came: TypeAlias = Answer | Rejection | PostedNotification | BaseException
 
 
@@ -153,12 +154,14 @@ class Stopping(Exception):
         return "The gateway is stopping"
 
 
-def outcome(came: Came, *, id: bytes | None = None, door: Door = _NO_DOOR, mirrored: bool = False) -> Outcome:
-    """Return what goes out for whatever a request came to; `mirrored` with what the cache did for it."""
+def outcome(
+    came: Came, *, id: bytes | None = None, door: Door = _NO_DOOR, mirrored: Mirrored | None = None
+) -> Outcome:
+    """Return what goes out for whatever a request came to; `mirrored` says in headers what the cache did."""
     match came:
         case Answer():
             assert id is not None  # only a call has an answer, and every call an id
-            cached = mirror.lines(came.reuse) if mirrored and came.reuse is not None else mirror.NO_STORE
+            cached = mirror.NO_STORE if mirrored is None or came.reuse is None else mirrored(came.reuse)
             return Outcome(200, jsonrpc.result_pieces(id, *came.result), cached=cached)
         case PostedNotification():
             return Outcome(202, word="notification")
@@ -245,7 +248,9 @@ class _Site:
         self._scopes = tuple(state.config.authentication.scopes)
         key_header = state.config.authentication.key_header
         self.credentials = (*_CREDENTIALS, key_header) if key_header is not None else _CREDENTIALS
-        self.mirrored = state.config.cache.headers
+        self.mirrored: Mirrored | None = None
+        if state.config.cache.headers:
+            self.mirrored = partial(mirror.lines, guarded=state.config.authentication.on)
         self.allow = "GET, POST, DELETE, OPTIONS" if self.gate.cors else "GET, POST, DELETE"
         self.legacy = LegacyFront(
             state.pipelines,

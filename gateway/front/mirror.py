@@ -18,12 +18,16 @@ _REMEMBERED = 4096
 
 
 @lru_cache(_REMEMBERED)
-def lines(reuse: Reuse) -> bytes:
+def lines(reuse: Reuse, *, guarded: bool = False) -> bytes:
     """Return the header lines of an answer to a method whose results may be cached.
 
     HTTP counts max-age from the beginning of a life and Age into it, so that what is left is the difference.
+    With `guarded`, where callers have to prove who they are, it is private whatever the hints say: a cache on
+    the way knows neither keys in headers of their own nor certificates, and asks nobody whether a token still
+    counts.
     """
-    kept = b"Cache-Control: %s, max-age=%d\r\n" % (reuse.scope.encode(), reuse.age + reuse.ttl)
+    scope = "private" if guarded else reuse.scope
+    kept = b"Cache-Control: %s, max-age=%d\r\n" % (scope.encode(), reuse.age + reuse.ttl)
     served = reuse.source in ("hit", "stale") or reuse.age > 0
     return b"".join(
         (

@@ -1,5 +1,7 @@
 """What clients and intermediaries are told over HTTP about how an answer was come by."""
 
+from hashlib import sha256
+
 import pytest
 
 from gateway.protocol.call import Change, UpstreamName
@@ -145,6 +147,20 @@ async def test_the_headers_can_be_switched_off():
             assert said(answer) == (None, "no-store", None)
             assert answer.header("vary") is None
         assert len(alpha.seen("tools/list")) == 1
+
+
+async def test_what_is_only_for_callers_who_prove_themselves_is_private_to_caches_on_the_way():
+    """Such a cache knows neither keys nor certificates; to MCP clients a public result stays public."""
+    key = "mgk_" + "k" * 43
+    known = {"keys": {"ci": {"hash": "sha256:" + sha256(key.encode()).hexdigest()}}}
+    async with (
+        ScriptedUpstream(resources=RESOURCES) as alpha,
+        running({"alpha": alpha}, clock=Clock(), authentication=known) as gateway,
+    ):
+        for source in ("miss; reason=absent", "hit; reason=fresh"):
+            answer = await read(gateway, key)
+            assert said(answer)[:2] == (source, "private, max-age=60")
+            assert answer.hints == (60_000, "public")
 
 
 async def test_a_stream_keeps_its_own_word_on_caching():
