@@ -37,6 +37,7 @@ _AIOHTTP = (
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+# Each of these looks at a text as many times as it is long: no word of it is read from each of its places.
 _SECRETS = (
     # Authorization: Bearer x, 'authorization': 'Basic x', and the same as a (name, value) pair of bytes
     re.compile(r"(?i)(authorization\b[\"']?\s*[:=,]\s*b?[\"']?)(?:[a-z0-9._~-]+ +)?[^\s\"',;)]+"),
@@ -44,14 +45,14 @@ _SECRETS = (
     re.compile(r"(?i)((?:cookie|session-id)[\"']?\s*[:=,]\s*b?[\"']?)[^\s\"',)]+"),
     re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"),  # a JWT, or the beginning of one
     re.compile(
-        r"(?i)\b((?:[a-z0-9]+[_-])*(?:token|secret|password|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"',;&)]+"
+        r"(?i)((?<![a-z0-9])(?:token|secret|password|api[_-]?key)[\"']?\s*[:=]\s*b?[\"']?)[^\s\"',;&)]+"
     ),
 )
 _PUT_IN = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*]*(?:\.[\d*]+)?[A-Za-z%]")
 """Where a message has room for its arguments."""
 _WARNING = re.compile(r"[^\n]*?:\d+: \w+")
 """Where a warning came up and of which kind it is; what it says may quote anything."""
-_URL_SECRETS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)([^\s/?#\"'@]*@)?([^\s?#\"'<>]*)(\?[^\s\"'<>#]*)?")
+_URL_SECRETS = re.compile(r"(?i)([a-z0-9+.-]{0,20}://)([^\s/?#\"'@]*@)?([^\s?#\"'<>]*)(\?[^\s\"'<>#]*)?")
 
 
 _OURS = "gateway"
