@@ -40,7 +40,7 @@ from tests.support.marks import Search, Tenant
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Clock, Running, running
 from tests.support.scripted import META
-from tests.support.tenants import Exchange, Leak, Monitor, Party, Wires, examine, modern
+from tests.support.tenants import Exchange, Leak, Link, Monitor, Party, Wires, examine, modern
 from tests.support.tenants_upstreams import KEYS, TASKS, Premises, only_of
 
 EXAMPLES = int(os.environ.get("TENANTS", "5"))
@@ -143,6 +143,8 @@ class TenantsMachine(RuleBasedStateMachine):
         forwarded=st.booleans(),
         program_era=st.sampled_from(["modern", "legacy"]),
         apart=st.sampled_from(["caller", "session"]),
+        numbered=st.booleans(),
+        page_size=st.sampled_from([4, 1000]),
     )
     def begin(
         self,
@@ -152,11 +154,15 @@ class TenantsMachine(RuleBasedStateMachine):
         forwarded: bool,
         program_era: str,
         apart: str,
+        numbered: bool,
+        page_size: int,
     ) -> None:
+        """Of lists that differ each time all is fresh, of equal ones all is kept, whole ones in one piece."""
         Totals.examples += 1
         TenantsMachine.seed += 1
         self.verified, self.by_person = verified, by_person
         self.private_in_redis, self.forwarded = private_in_redis, forwarded
+        self.numbered, self.page_size = numbered, page_size
         self.program_era, self.apart = program_era, apart
         self.tenants = [Tenant("ann", self.seed), Tenant("bob", self.seed)]
         self.parties = {one.name: Party(one) for one in self.tenants} | {"nobody": Party(None)}
@@ -167,6 +173,7 @@ class TenantsMachine(RuleBasedStateMachine):
         self.wires = Wires()
         self.wall = Clock(1_800_000_000.0)
         self.expired: set[str] = set()
+        self.links: list[Link] = []
         self.nonces = 0
         self.sessions: list[Session] = []
         self.held: list[Held] = []
@@ -194,10 +201,14 @@ class TenantsMachine(RuleBasedStateMachine):
         await self.monitor.start()
         self.issuer = await self.stack.enter_async_context(AuthorizationServer(now=self.wall))
         self.issuer.client("gw", EXCHANGER)
-        self.premises.restricted = self.verified
+        self.premises.restricted, self.premises.numbered = self.verified, self.numbered
         for name in ("ann", "bob"):
             self.credential(self.parties[name])
-        self.replicas = list(await asyncio.gather(self.replica(), self.replica()))
+        for at in (0, 1):
+            place = f"{self.redis.folder}/{self.seed}-{at}.sock"
+            self.links.append(Link(f"{self.redis.folder}/redis.sock", place))
+            await self.links[at].start()
+        self.replicas = list(await asyncio.gather(self.replica(0), self.replica(1)))
 
     def credential(self, party: Party) -> None:
         """Give somebody a token, and let `own` know it."""
@@ -258,7 +269,7 @@ class TenantsMachine(RuleBasedStateMachine):
         """Return a server of this name, or the one that stands in where there is none."""
         return name if self.verified or name != "swap" else "own"
 
-    async def replica(self) -> tuple[Running, AsyncExitStack]:
+    async def replica(self, at: int) -> tuple[Running, AsyncExitStack]:
         premises, stack = self.premises, AsyncExitStack()
         kept: dict[str, Any] = {"calls": {"kept": {"ttl": 60.0}}}
         by_person = {"partition": "subject"} if self.verified and self.by_person else {}
@@ -284,13 +295,13 @@ class TenantsMachine(RuleBasedStateMachine):
             },
             endpoints={"/mcp": {}, "/shared": {"upstreams": ["shared"]}},
             cache={
-                "redis": self.redis.url,
+                "redis": self.links[at].url,
                 "redis_timeout": 5.0,
                 "redis_budget": 5.0,
                 "private_in_redis": self.private_in_redis,
                 "stale_if_error": 60.0,
             },
-            limits={"page_size": 4},
+            limits={"page_size": self.page_size},
             secrets={"keys": ["0123456789abcdef-key"]},
             startup_wait=15.0,
             admin="127.0.0.1:0",
@@ -1130,12 +1141,28 @@ class TenantsMachine(RuleBasedStateMachine):
     def cut_redis(self) -> None:
         self.do(self.redis.ask("CLIENT", "KILL", "TYPE", "pubsub"))
 
-    @rule(at=REPLICAS)
-    def restart(self, at: int) -> None:
-        """A replica ends with all that it does, and another takes its place."""
-        self.do(self.restarting(at))
+    @rule(at=REPLICAS, name=WHO)
+    def lose_redis(self, at: int, name: str) -> None:
+        """For a while a replica is alone; whatever it kept before, each is given his own."""
+        self.do(self.losing_redis(at, self.who(name)))
 
-    async def restarting(self, at: int) -> None:
+    async def losing_redis(self, at: int, party: Party) -> None:
+        await self.links[at].stop()
+        for one in (party, self.parties["bob" if party.name == "ann" else "ann"], self.parties["nobody"]):
+            for method in ("tools/list", "resources/list"):
+                await self.walk(one, at, "modern", method)
+            await self.reading(one, at, "modern", "own+note://common")
+            await self.calling(one, at, "modern", "shared kept", same=True)
+        await self.links[at].start()
+        while b'"ready"' not in await self.admin(at, "GET", "/readyz"):  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0.02)
+
+    @rule(at=REPLICAS, killed=st.booleans())
+    def restart(self, at: int, killed: bool) -> None:
+        """A replica ends with all that it does, perhaps without a word, and another takes its place."""
+        self.do(self.restarting(at, killed=killed))
+
+    async def restarting(self, at: int, *, killed: bool) -> None:
         await self.look_at(at)
         for held in [held for held in (*self.held, *self.listens) if held.at == at]:
             self.examine(held.exchange)
@@ -1144,8 +1171,12 @@ class TenantsMachine(RuleBasedStateMachine):
         self.held = [held for held in self.held if held.at != at]
         self.listens = [held for held in self.listens if held.at != at]
         self.asked = [asked for asked in self.asked if asked.server != "old"]
+        if killed:  # what it held in Redis is left there, as nobody can let go of it
+            await self.links[at].stop()
         await self.replicas[at][1].aclose()
-        self.replicas[at] = await self.replica()
+        if killed:
+            await self.links[at].start()
+        self.replicas[at] = await self.replica(at)
 
     @rule(name=WHO, at=REPLICAS, server=st.sampled_from(["own", "shared"]))
     def outage(self, name: str, at: int, server: str) -> None:
@@ -1241,6 +1272,8 @@ class TenantsMachine(RuleBasedStateMachine):
             gate.set()
         for _, stack in self.replicas:
             await stack.aclose()
+        for link in self.links:
+            await link.stop()
         await self.monitor.stop()
         root = logging.getLogger()
         root.handlers[:], level = self.handlers

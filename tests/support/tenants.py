@@ -310,6 +310,48 @@ def modern(
     }
 
 
+class Link:
+    """The way from one replica to Redis, which can be lost at once and be back later."""
+
+    def __init__(self, target: str, path: str) -> None:
+        self.url = f"unix://{path}"
+        self._target, self._path = target, path
+        self._server: asyncio.Server | None = None
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+
+    async def stop(self) -> None:
+        """Lose every connection, and take no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for one in self._ends:
+            one.transport.abort()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        there, thither = await asyncio.open_unix_connection(self._target)
+        self._ends |= {writer, thither}
+        try:
+            await asyncio.gather(_pass(reader, thither), _pass(there, writer))
+        finally:
+            self._ends -= {writer, thither}
+            self._running.discard(task)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(2**18):
+            writer.write(data)
+    writer.transport.abort()
+
+
 class Monitor:
     """Hears every command that anybody sends to a Redis, published messages included."""
 

@@ -86,6 +86,8 @@ class Premises:
         """The numbers that one party alone may be given."""
         self.restricted = False
         """Whether `shared` has what the gateway is to show to one tenant only."""
+        self.numbered = True
+        """Whether the lists of `shared` are numbered, so that they are others each time."""
         self.gates: dict[str, asyncio.Event] = {}
         self.reached = asyncio.Event()
         """Set whenever a call waits at its gate."""
@@ -129,6 +131,10 @@ class Premises:
         if not (hinted and self.hints.get("cacheScope") == "public"):
             self.private.add(number)
         return f"number-{number}."
+
+    def listed(self) -> str:
+        """Return what `shared` says of something in a list."""
+        return self.number(hinted=True) if self.numbered else "as ever"
 
     def hinted(self, members: Mapping[str, Any], *, personal: bool = False) -> dict[str, Any]:
         """Return a cacheable result with the hints of the hour; what is `personal` is never public."""
@@ -397,14 +403,14 @@ class Premises:
                 )
             case "tools/list":
                 names = ["echo", "kept", "slow", "ask", *(one[0] for one in self.only()[:1])]
-                tools = [tool(name, description=self.number(hinted=True)) for name in names]
+                tools = [tool(name, description=self.listed()) for name in names]
                 await exchange.reply({"result": self.hinted({"tools": tools})})
             case "prompts/list":
-                prompts = [{"name": "hello", "description": self.number(hinted=True)}]
+                prompts = [{"name": "hello", "description": self.listed()}]
                 await exchange.reply({"result": self.hinted({"prompts": prompts})})
             case "resources/list":
                 uris = self.documents()
-                listed = [{"uri": uri, "name": self.number(hinted=True)} for uri in uris]
+                listed = [{"uri": uri, "name": self.listed()} for uri in uris]
                 await exchange.reply({"result": self.hinted({"resources": listed})})
             case "resources/templates/list":
                 await exchange.reply({"result": self.hinted({"resourceTemplates": []})})
