@@ -98,7 +98,7 @@ def test_what_looks_like_a_credential_is_hidden(text: str) -> None:
     "piece", ["a-", "a_", "a", "token ", "a.b+", "cookie:", "://", "eyJ", "a://u:p@h?q "]
 )
 def test_a_long_text_is_looked_through_once(piece: str) -> None:
-    """A megabyte of it: a program may write what it likes, and time that grew by squares would hold up all."""
+    """A megabyte of it: a program may write what it likes, and must not hold up everybody else with it."""
     assert CANARY not in logs.redact(piece * (2**20 // len(piece)) + f" token={CANARY}")
 
 
