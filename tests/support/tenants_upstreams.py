@@ -364,11 +364,13 @@ class Premises:
         for one in self.listens(party):
             await one.notify(f"notifications/{kind}/list_changed")
 
-    async def tell_updated(self, party: Party, uri: str) -> None:
-        """Tell somebody that a resource is another one now."""
-        for one in self.listens(party):
-            if uri in one.wanted.get("resourceSubscriptions", ()):
-                await one.notify("notifications/resources/updated", uri=uri)
+    async def tell_updated(self, party: Party, uri: str) -> int:
+        """Tell somebody that a resource of `own` is another one now; return on how many streams."""
+        listens = [one for one in self.listens(party) if one.exchange.upstream is self.own]
+        asking = [one for one in listens if uri in one.wanted.get("resourceSubscriptions", ())]
+        for one in asking:
+            await one.notify("notifications/resources/updated", uri=uri)
+        return len(asking)
 
     async def tell_task(self, party: Party, id: str) -> None:
         """Tell somebody of a task."""
