@@ -7,6 +7,7 @@ but for rates that replicas count together. What is refused is told by which set
 import math
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -36,6 +37,23 @@ class Refusal(Struct, frozen=True):
     def seconds(self) -> int:
         """The time after which to come back: no date, for that would need clocks that agree."""
         return max(1, math.ceil(self.wait))
+
+
+class Crowded(Exception):
+    """A credential cannot be verified now, for too many from its address wait for that."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+Places: TypeAlias = Callable[[], Callable[[], None]]
+"""Takes a place among what waits for an issuer, and returns what gives it back; raises Crowded."""
+
+
+def no_bound() -> Callable[[], None]:
+    """Take a place where there is no end of them."""
+    return lambda: None
 
 
 class Entry:
@@ -160,6 +178,8 @@ class Admission:
         """Those that are answered now, whoever sent them; open streams are none."""
         self.calls: dict[Whose, int] = {}
         self.streams: dict[Whose, int] = {}
+        self.verifications: dict[Whose, int] = {}
+        """Those that wait for an issuer, by what of the address tells clients apart."""
         metrics.watch_held(lambda: room.held)
 
     def __repr__(self) -> str:
@@ -181,11 +201,35 @@ class Admission:
         """Count requests against the rates that are configured; return why they come too quickly."""
         setting, key, rate = _rate_of(config.limits, whose, address)
         if rate is not None and (wait := await self._rates.take(key, rate, requests)):
-            return Refusal(429, f"More than {rate} requests", setting, "rate", wait)
+            return _too_often(setting, rate, wait)
         rate = config.endpoints[endpoint].rate
         if rate is not None and (wait := await self._rates.take(f"endpoint {endpoint}", rate, requests)):
             return Refusal(503, f"More than {rate} requests", f"endpoints.{endpoint}.rate", "rate", wait)
         return None
+
+    async def refused(self, limits: Limits, address: str) -> Refusal | None:
+        """Count a credential that is none against its address; return why there are too many of them.
+
+        Whoever makes up credentials is nobody, and has as many requests as nobody has.
+        """
+        setting, key, rate = _rate_of(limits, None, address)
+        wait = 0.0 if rate is None else await self._rates.take(key, rate)
+        return _too_often(setting, rate, wait) if wait else None
+
+    async def suspect(self, limits: Limits, address: str) -> Refusal | None:
+        """Return why credentials of an address are not verified at all, if that many were refused."""
+        setting, key, rate = _rate_of(limits, None, address)
+        wait = 0.0 if rate is None else await self._rates.look(key, rate)
+        return _too_often(setting, rate, wait) if wait else None
+
+    def place(self, limits: Limits, address: str) -> Callable[[], None]:
+        """Take a place among the verifications of an address that wait; raises Crowded (see Places)."""
+        whose = network(address)
+        waiting = self.verifications.get(whose, 0)
+        if waiting >= limits.verifications_per_address:
+            raise Crowded(_TOO_MANY_VERIFICATIONS)
+        self.verifications[whose] = waiting + 1
+        return lambda: _less(self.verifications, whose, 1)
 
 
 def _rate_of(limits: Limits, whose: Whose, address: str) -> tuple[str, str, Rate | None]:
@@ -193,6 +237,10 @@ def _rate_of(limits: Limits, whose: Whose, address: str) -> tuple[str, str, Rate
     if whose is not None:
         return "limits.rate_per_caller", f"caller {whose}", limits.rate_per_caller
     return "limits.anonymous_rate", f"from {network(address)}", limits.anonymous_rate
+
+
+def _too_often(setting: str, rate: Rate | None, wait: float) -> Refusal:
+    return Refusal(429, f"More than {rate} requests", setting, "rate", wait)
 
 
 def has_rates(config: Config) -> bool:
@@ -223,5 +271,11 @@ def _less(counts: dict[Whose, int], whose: Whose, by: int) -> None:
         counts.pop(whose, None)
 
 
+_TOO_MANY_VERIFICATIONS = Refusal(
+    429,
+    "Too many credentials from this address wait to be verified",
+    "limits.verifications_per_address",
+    "verifications",
+)
 _FULL = Refusal(503, "Too much is held in memory", "limits.in_flight", "in_flight")
 _FULL_FOR_CALLER = Refusal(429, "Too much is held in memory for this caller", "limits.in_flight", "in_flight")

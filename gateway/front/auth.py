@@ -14,6 +14,7 @@ from msgspec import Struct
 from multidict import MultiMapping
 
 from gateway import config
+from gateway.front.admission import Places, no_bound
 from gateway.front.certificates import certificate_name
 from gateway.front.challenges import Denied
 from gateway.front.tokens import Refused
@@ -81,8 +82,8 @@ class Authenticator:
         verdict = self._verifier.known(credential, knock.resource)
         return None if verdict is None else self._judged(verdict)
 
-    async def identify(self, knock: Knock) -> Came:
-        """Return who knocks, and why he may not come in otherwise."""
+    async def identify(self, knock: Knock, places: Places = no_bound) -> Came:
+        """Return who knocks, and why he may not come in otherwise; raises Crowded."""
         known = self.known(knock)
         if known is not None:
             return known
@@ -91,7 +92,7 @@ class Authenticator:
         assert isinstance(credential, str)  # as above
         try:
             async with asyncio.timeout(self._patience):
-                verdict = await self._verifier.verify(credential, knock.resource)
+                verdict = await self._verifier.verify(credential, knock.resource, places)
         except TimeoutError:
             return _LATE
         return self._judged(verdict)

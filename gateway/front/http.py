@@ -22,7 +22,7 @@ from multidict import MultiMapping
 
 from gateway import config
 from gateway.front import challenges, mirror
-from gateway.front.admission import Admission, Entry, Refusal, has_rates
+from gateway.front.admission import Admission, Crowded, Entry, Refusal, has_rates
 from gateway.front.auth import Authenticator, Knock, identify
 from gateway.front.challenges import Denied, Door
 from gateway.front.gate import Gate
@@ -323,6 +323,25 @@ class _Site:
             self.state.config, endpoint, responder.entry.whose, address, requests
         )
 
+    async def verified(self, knock: Knock, request: web.BaseRequest) -> Principal | Denied | Refusal:
+        """Return who shows a credential that is not known yet, if its address may have it verified."""
+        address = self.gate.peer(request.headers, request.remote)
+        suspect = await self._admission.suspect(self.limits, address) if self.rated else None
+        if suspect is not None:
+            return suspect
+        try:
+            return await self.authenticator.identify(
+                knock, partial(self._admission.place, self.limits, address)
+            )
+        except Crowded as crowded:
+            return crowded.refusal
+
+    async def strike(self, request: web.BaseRequest) -> Refusal | None:
+        """Count a credential that was refused, or none; return why there are too many of them."""
+        if not self.rated or self.state.verifier is None:
+            return None
+        return await self._admission.refused(self.limits, self.gate.peer(request.headers, request.remote))
+
     def welcome(self, head: modern.Head) -> bytes | None:
         """Return the CORS lines for header lines that passed every check they can be put to, once before."""
         return self._welcome.get(head)
@@ -454,8 +473,7 @@ class HttpFront:
 
     def _has_room(self, handshakes: int) -> bool:
         """Whether one more connection may begin a handshake beside so many, and those that are through."""
-        through = 0 if self._server is None else len(self._server.connections)
-        return through + handshakes < self._state().config.limits.connections
+        return self._server is not None and self._server.connected + handshakes < self._server.most
 
     async def drain(self, grace: float) -> None:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""
@@ -664,15 +682,21 @@ class HttpFront:
     ) -> Principal | Outcome:
         """Return who sent a request, after S-06, steps 3 to 5; all of it is known before the body is read."""
         logs.hide(request.headers, site.credentials)
-        caller: Principal | Denied
+        caller: Principal | Denied | Refusal
         if site.state.verifier is None:
             caller = identify(request.headers, site.state.seal)
         else:
             knock = site.knock(endpoint, request)
             known = site.authenticator.known(knock)  # which costs no turn of the loop
-            caller = await site.authenticator.identify(knock) if known is None else known
+            caller = await site.verified(knock, request) if known is None else known
         if isinstance(caller, Denied):
-            return site.denied(caller, endpoint, request)
+            barred = await site.strike(request) if caller.status == 401 else None
+            if barred is None:
+                return site.denied(caller, endpoint, request)
+            caller = barred
+        if isinstance(caller, Refusal):
+            responder.closing |= not request.content.is_eof()
+            return too_much(caller)
         if welcome is None and request.method == "POST":
             unfit = _check_content(head, request.headers)
             if unfit is not None:
@@ -835,14 +859,14 @@ class _Server(PatientServer):
         self.metrics = metrics
         self.allow = allow
         self._header = header
-        self._most = most
+        self.most = most
         self.connected = 0
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Count a connection in, or close it at once."""
         super().connection_made(handler, transport)
         self.connected += 1
-        if self.connected > self._most:
+        if self.connected > self.most:
             self.metrics.rejected(OTHER, "connections")
             transport.abort()
 

@@ -23,7 +23,8 @@ Question: TypeAlias = Literal["metadata", "keys", "introspection"]
 
 LARGEST = 2**20
 """The most bytes of an answer."""
-_CONNECTIONS = 32
+_CONNECTIONS = 64
+"""What one address may ask at once (`limits.verifications_per_address`) leaves others half of them."""
 WAITING = 256
 """The most questions about tokens that are under way or wait for a connection."""
 _METADATA_TTL = 3600.0

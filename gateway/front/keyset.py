@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import get_default_algorithms
 from jwt.exceptions import PyJWTError
 
+from gateway.front.admission import Places, no_bound
 from gateway.front.issuers import IssuerDown
 from gateway.support.tasks import Background
 
@@ -142,12 +143,15 @@ class KeySet:
         if self._fetched is None:
             self._begin()
 
-    async def keys(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
-        """Return the keys that may have made a signature; raises IssuerDown when that cannot be said."""
-        await self._renewed()
+    async def keys(self, kid: str | None, algorithm: str, places: Places = no_bound) -> tuple[Key, ...]:
+        """Return the keys that may have made a signature; raises IssuerDown when that cannot be said.
+
+        Whoever has to wait takes a place, here and below; raises Crowded where there is none.
+        """
+        await self._renewed(places)
         return fitting(self._keys, kid, algorithm)
 
-    async def look_again(self, kid: str | None, algorithm: str) -> tuple[Key, ...]:
+    async def look_again(self, kid: str | None, algorithm: str, places: Places = no_bound) -> tuple[Key, ...]:
         """Return the keys as they are now, because what is known does not do.
 
         Keys that were looked for a moment ago are not looked for again: whoever makes up names would keep
@@ -157,10 +161,10 @@ class KeySet:
         if self._under_way is not None or now - self._looked >= LOOK_AGAIN:
             if self._under_way is None:
                 self._looked = now
-            await self._refreshed()
+            await self._refreshed(places)
         return fitting(self._keys, kid, algorithm)
 
-    async def _renewed(self) -> None:
+    async def _renewed(self, places: Places) -> None:
         """Make sure that there are keys, and that their time is not over."""
         age = math.inf if self._fetched is None else self._clock() - self._fetched
         if age < self._ttl * _EARLY:
@@ -170,15 +174,16 @@ class KeySet:
                 self._begin()
             return
         try:
-            await self._refreshed()
+            await self._refreshed(places)
         except IssuerDown:
             if age >= self._ttl + GRACE:
                 raise
 
-    async def _refreshed(self) -> None:
+    async def _refreshed(self, places: Places) -> None:
         """Fetch the keys, or wait for whoever does; raises IssuerDown."""
         if self._under_way is None and self._clock() < self._rests_until:
             raise IssuerDown("it failed a moment ago", retry_after=self._rests_until - self._clock())
+        leave = places()
         task = self._begin()
         try:
             await asyncio.shield(task)
@@ -186,6 +191,8 @@ class KeySet:
             if not task.cancelled():
                 raise
             raise IssuerDown("the gateway is stopping") from None
+        finally:
+            leave()
         if self._failures:
             raise IssuerDown("its keys cannot be fetched", retry_after=_RESTS[0])
 

@@ -5,8 +5,10 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
+from gateway.front.admission import Places
 from gateway.front.issuers import Issuer, IssuerDown
 from gateway.front.keyset import Key, KeySet, read_keys
 from gateway.front.tokens import Proof, Refused, Terms, Token, judge, judge_header
@@ -66,9 +68,15 @@ class Signed:
         return self.keys.status
 
     async def prove(
-        self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]
+        self,
+        value: str,
+        token: Token | None,
+        hashed: Partition,
+        resource: str,
+        now: Callable[[], float],
+        places: Places,
     ) -> Proof | Refused:
-        """Return whom a token lets in."""
+        """Return whom a token lets in; raises Crowded."""
         if token is None:
             return _UNREAD
         refused = judge_header(token, self.issuer.settings.algorithms)
@@ -79,7 +87,7 @@ class Signed:
         if isinstance(proof, Refused):
             return proof
         try:
-            return proof if await self._signed(token) else _UNPROVEN
+            return proof if await self._signed(token, places) else _UNPROVEN
         except IssuerDown as error:
             return _unavailable(error)
 
@@ -98,13 +106,13 @@ class Signed:
             return Examined(self.name, f"it {signs}, and none of that is accepted", advice)
         return Examined(self.name, f"has {len(keys)} key(s), for {', '.join(accepted)}")
 
-    async def _signed(self, token: Token) -> bool:
-        keys = await self.keys.keys(token.key, token.algorithm)
+    async def _signed(self, token: Token, places: Places) -> bool:
+        keys = await self.keys.keys(token.key, token.algorithm, places)
         if _verified(token, keys):
             return True
         if keys and token.key is not None:
             return False
-        return _verified(token, await self.keys.look_again(token.key, token.algorithm))
+        return _verified(token, await self.keys.look_again(token.key, token.algorithm, places))
 
 
 class Asked:
@@ -132,13 +140,19 @@ class Asked:
         return {"questions": len(self._under_way), "answers": not self._failures}
 
     async def prove(
-        self, value: str, token: Token | None, hashed: Partition, resource: str, now: Callable[[], float]
+        self,
+        value: str,
+        token: Token | None,
+        hashed: Partition,
+        resource: str,
+        now: Callable[[], float],
+        places: Places,
     ) -> Proof | Refused:
-        """Return whom a token lets in."""
+        """Return whom a token lets in; raises Crowded."""
         if self._clock() < self._pauses_until:
             return _unavailable(IssuerDown("it failed a moment ago"))
         try:
-            said = await self._answer(value, hashed)
+            said = await self._answer(value, hashed, places)
         except IssuerDown as error:
             return _unavailable(error)
         if said["active"] is not True:
@@ -161,19 +175,26 @@ class Asked:
             return Examined(self.name, "it calls a token active that was made up", advice)
         return Examined(self.name, "answers questions about tokens")
 
-    async def _answer(self, value: str, hashed: Partition) -> Mapping[str, object]:
-        """Return what the issuer says; an answer that is not to be remembered is shared with nobody."""
+    async def _answer(self, value: str, hashed: Partition, places: Places) -> Mapping[str, object]:
+        """Return what the issuer says; an answer that is not to be remembered is shared with nobody.
+
+        A question takes its place for as long as it is under way: it outlives a client that leaves.
+        """
+        leave = places()
         task = self._under_way.get(hashed) if self.remember > 0 else None
         if task is None:
             task = self._background.start(self._ask(value), name=f"question to {self.name}")
             self._under_way[hashed] = task
-            task.add_done_callback(lambda done: self._ended(hashed, done))
+            task.add_done_callback(partial(self._ended, hashed, leave))
+            leave = _nothing
         try:
             said = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
             said = IssuerDown("the gateway is stopping")
+        finally:
+            leave()
         if isinstance(said, IssuerDown):
             raise said
         return said
@@ -196,7 +217,8 @@ class Asked:
         self._failures, self._pauses_until = 0, 0.0
         return said
 
-    def _ended(self, hashed: Partition, task: _Question) -> None:
+    def _ended(self, hashed: Partition, leave: Callable[[], None], task: _Question) -> None:
+        leave()
         if self._under_way.get(hashed) is task:
             del self._under_way[hashed]
 
@@ -204,6 +226,10 @@ class Asked:
 def _terms(issuer: Issuer) -> Terms:
     settings = issuer.settings
     return Terms(settings.issuer, tuple(settings.audiences), settings.subject, settings.leeway)
+
+
+def _nothing() -> None:
+    """Leave the place to the question."""
 
 
 def _verified(token: Token, keys: Sequence[Key]) -> bool:

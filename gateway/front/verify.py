@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from gateway import config
+from gateway.front.admission import Places, no_bound
 from gateway.front.issuers import Issuer
 from gateway.front.proving import Asked, Examined, Signed
 from gateway.front.tokens import LONGEST, Proof, Refused, Token, closed, read
@@ -124,8 +125,11 @@ class Verifier:
             return None
         return verdict
 
-    async def verify(self, credential: str, resource: str) -> Verdict:
-        """Return who shows an Authorization header, for one of our endpoints by its canonical URL."""
+    async def verify(self, credential: str, resource: str, places: Places = no_bound) -> Verdict:
+        """Return who shows an Authorization header, for one of our endpoints by its canonical URL.
+
+        What has to wait for an issuer takes a place; raises Crowded where there is none.
+        """
         scheme, _, value = credential.partition(" ")
         value = value.strip(" ")
         if scheme.lower() != "bearer":
@@ -139,7 +143,7 @@ class Verifier:
             return self._counted("none", _NO_TOKEN)
         if not self._issuers:
             return self._counted("none", _NO_KEY)
-        return await self._token(credential, value, resource)
+        return await self._token(credential, value, resource, places)
 
     def key(self, value: str) -> Verdict:
         """Return who holds an API key that came in a header of its own."""
@@ -191,14 +195,15 @@ class Verifier:
 
     # Tokens
 
-    async def _token(self, credential: str, value: str, resource: str) -> Verdict:
+    async def _token(self, credential: str, value: str, resource: str, places: Places) -> Verdict:
         token = read(value)
         candidates = self._candidates(token)
         if isinstance(candidates, Refused):
             return self._counted("none", candidates)
         refusals: list[Refused] = []
         for issuer in candidates:
-            found = await issuer.prove(value, token, self._seal.partition(credential), resource, self._now)
+            hashed = self._seal.partition(credential)
+            found = await issuer.prove(value, token, hashed, resource, self._now, places)
             if isinstance(found, Proof):
                 verdict = self._of_proof(credential, issuer.name, found)
                 self._remember(self._known, credential, resource, verdict, issuer.remember)

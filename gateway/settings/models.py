@@ -469,7 +469,9 @@ class Limits(Model):
     rate_per_caller: RateText | None = None
     """The most requests of one caller, such as 100/s; more are told to come back (429)."""
     anonymous_rate: RateText | None = None
-    """The same for each address that callers without a credential come from."""
+    """The same for each address that callers without a credential that counts come from."""
+    verifications_per_address: Count = 32
+    """New credentials from one address that wait for an issuer at once; more are told to come back (429)."""
     rates_in: Literal["memory", "redis"] = "memory"
     """Where rates are counted: by each process, or in `cache.redis` for all replicas together."""
 

@@ -74,6 +74,7 @@ REJECTIONS = frozenset(
         "streams",
         "in_flight",
         "rate",
+        "verifications",
     }
 )
 """Why a request did not become a call."""

@@ -29,6 +29,7 @@ TAKE = Script(
     if full < now then full = now end
     local wait = full + takes - window - now
     if wait > 0 then return {wait} end
+    if ARGV[3] then return {0} end
     redis.call('SET', KEYS[1], string.format('%.0f', full + takes),
         'PX', math.ceil((full + takes - now) / 1000) + 1)
     return {0}
@@ -53,6 +54,10 @@ class Rates(Protocol):
         """Count so many requests; return 0, or the seconds after which to come back if they are too many."""
         ...
 
+    async def look(self, key: str, rate: Rate) -> float:
+        """Return what `take` would of one request, which is not counted."""
+        ...
+
 
 class LocalRates:
     """Counts the requests of this process."""
@@ -70,6 +75,10 @@ class LocalRates:
         self._full[key] = full
         return wait
 
+    async def look(self, key: str, rate: Rate) -> float:
+        """Return what `take` would of one request, which is not counted."""
+        return take(self._full.get(key, 0.0), rate, self._clock())[1]
+
 
 class RedisRates:
     """Counts the requests of all replicas, by the clock of Redis."""
@@ -85,9 +94,16 @@ class RedisRates:
 
     async def take(self, key: str, rate: Rate, cost: int = 1) -> float:
         """Count so many requests; return 0, or the seconds after which to come back if they are too many."""
+        wait = await self._asked(key, rate, cost)
+        return await self._local.take(key, rate, cost) if wait is None else wait
+
+    async def look(self, key: str, rate: Rate) -> float:
+        """Return what `take` would of one request, which is not counted."""
+        wait = await self._asked(key, rate, 1, "look")
+        return await self._local.look(key, rate) if wait is None else wait
+
+    async def _asked(self, key: str, rate: Rate, cost: int, *how: str) -> float | None:
         place = f"{self._prefix}:rate:{self._seal.partition(f'rate {rate} {key}')}"
         one = math.ceil(rate.seconds * 1e6 / rate.count)
-        answer = await self._redis.run(TAKE, [place], [one * rate.count, one * cost])
-        if answer is None:
-            return await self._local.take(key, rate, cost)
-        return float(answer[0]) / 1e6
+        answer = await self._redis.run(TAKE, [place], [one * rate.count, one * cost, *how])
+        return None if answer is None else float(answer[0]) / 1e6

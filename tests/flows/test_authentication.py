@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -201,6 +201,88 @@ async def test_a_client_that_leaves_while_its_token_is_judged_costs_nothing(corp
         await gateway.busy(0)
         go.set()
         assert (await gateway.ask("tools/list", token=token)).status == 200
+
+
+# Who floods
+
+
+GUEST, FLOOD = ({"x-forwarded-for": address} for address in ("203.0.113.1", "203.0.113.2"))
+
+
+def introspecting(corp: AuthorizationServer, alpha: ScriptedUpstream, **members: Any) -> Any:
+    """Run a gateway behind a trusted proxy that asks `corp` about each token."""
+    corp.client("gw", "SECRET")
+    asked = {"introspection_url": corp.url("introspect"), "client_id": "gw", "client_secret": "SECRET"}
+    settings = {"tokens": {"corp": {"issuer": corp.issuer, "timeout": 60, **asked}}}
+    return running(
+        {"alpha": alpha},
+        public_url=PUBLIC,
+        trusted_proxies=["127.0.0.1"],
+        authentication=settings,
+        **members,
+    )
+
+
+async def test_one_address_cannot_have_all_that_an_issuer_may_be_asked(corp, alpha):
+    """Its questions count until they are answered, whoever left; others' tokens are verified."""
+    go = asyncio.Event()
+    known, new, own = corp.opaque("carol"), corp.opaque("alice"), corp.opaque("mallory")
+
+    async def hang(asked):
+        if asked.form["token"].startswith("made-up"):
+            await go.wait()
+        return await asked.server.default(asked)
+
+    corp.on("introspect", hang)
+    async with introspecting(corp, alpha) as gateway, AsyncExitStack() as stack:
+        assert (await gateway.ask("tools/list", token=known, headers=FLOOD)).status == 200
+        flood = [
+            await stack.enter_async_context(
+                gateway.open("tools/list", token=f"made-up-{number}", headers=FLOOD)
+            )
+            for number in range(32)
+        ]
+        for _ in range(33):
+            await corp.arrived("introspect")
+        for exchange in flood[:16]:
+            exchange.leave()
+        await gateway.busy(16)
+        refused = await gateway.ask("tools/list", token=own, headers=FLOOD)
+        assert refused.status == 429
+        assert int(refused.header("retry-after") or 0) >= 1
+        assert b"`limits.verifications_per_address`" in refused.body
+        assert (await gateway.ask("tools/list", token=known, headers=FLOOD)).status == 200
+        assert (await gateway.ask("tools/list", token=new, headers=GUEST)).status == 200
+        assert corp.count("introspect") == 34
+        assert await gateway.counted('rejected_total{endpoint="/mcp",reason="verifications"}') == 1
+        go.set()
+        assert {(await exchange.answer()).status for exchange in flood[16:]} == {401}
+        await gateway.busy(0)
+        assert (await gateway.ask("tools/list", token=own, headers=FLOOD)).status == 200
+
+
+async def test_credentials_that_are_refused_use_up_the_rate_of_their_address(corp, alpha):
+    """Then no new one of it is verified for a while; known ones are let in, and other addresses."""
+    clock = Clock()
+    limits = {"anonymous_rate": "3/m"}
+    known, new = corp.opaque("carol"), corp.opaque("alice")
+    async with introspecting(corp, alpha, limits=limits, clock=clock) as gateway:
+        assert (await gateway.ask("tools/list", token=known, headers=FLOOD)).status == 200
+        asked = [
+            await gateway.ask("tools/list", token=f"made-up-{number}", headers=FLOOD) for number in range(5)
+        ]
+        assert [one.status for one in asked] == [401, 401, 401, 429, 429]
+        assert asked[-1].header("retry-after") == "20"
+        assert b"`limits.anonymous_rate`" in asked[-1].body
+        assert corp.count("introspect") == 4
+        # What is known to be refused, and no credential at all, are told the same.
+        for token in ("made-up-0", None):
+            assert (await gateway.ask("tools/list", token=token, headers=FLOOD)).status == 429
+        assert (await gateway.ask("tools/list", token=known, headers=FLOOD)).status == 200
+        assert (await gateway.ask("tools/list", token=new, headers=FLOOD)).status == 429
+        assert (await gateway.ask("tools/list", token=new, headers=GUEST)).status == 200
+        clock.advance(20.0)
+        assert (await gateway.ask("tools/list", token=corp.opaque("bob"), headers=FLOOD)).status == 200
 
 
 # What outlives a token

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.config import Limits
-from gateway.front.admission import Admission, network
+from gateway.front.admission import Admission, Crowded, network
 from gateway.support.metrics import Metrics
 from gateway.support.rates import LocalRates
 from gateway.support.room import SMALL, Room
@@ -151,6 +151,38 @@ async def test_rates_are_of_a_caller_an_address_and_an_endpoint() -> None:
     assert await ask("bob", endpoint="/other") is None
     clock.advance(60.0)
     assert [await ask("alice") for _ in range(2)] == [None, None]
+
+
+async def test_a_credential_that_is_refused_counts_as_none() -> None:
+    """Against its address alone, and what only looks counts nothing."""
+    clock = Clock()
+    door = admission(clock=clock)
+    limits = Limits(anonymous_rate="2/m")
+    assert await door.suspect(Limits(), "203.0.113.1") is None
+    assert [await door.refused(limits, "203.0.113.1") for _ in range(2)] == [None, None]
+    for _ in range(2):
+        suspect = await door.suspect(limits, "203.0.113.1")
+        assert (suspect and suspect.status, suspect and suspect.seconds) == (429, 30)
+    assert await door.refused(limits, "203.0.113.1") == suspect
+    assert await door.suspect(limits, "203.0.113.2") is None
+    clock.advance(30.0)
+    assert await door.suspect(limits, "203.0.113.1") is None
+
+
+def test_so_many_credentials_of_one_address_may_wait_to_be_verified() -> None:
+    """Of IPv6, of one network; each makes room when it has its answer."""
+    door = admission()
+    limits = Limits(verifications_per_address=2)
+    leave = [door.place(limits, address) for address in ("2001:db8::1", "2001:db8::2")]
+    with pytest.raises(Crowded) as crowded:
+        door.place(limits, "2001:db8::3")
+    assert (crowded.value.refusal.status, crowded.value.refusal.word) == (429, "verifications")
+    leave.append(door.place(limits, "203.0.113.1"))
+    leave.pop(0)()
+    leave.append(door.place(limits, "2001:db8::3"))
+    for each in leave:
+        each()
+    assert door.verifications == {}
 
 
 class Machine(RuleBasedStateMachine):

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from jwt.algorithms import get_default_algorithms
 
+from gateway.front.admission import Crowded, Refusal
 from gateway.front.issuers import IssuerDown
 from gateway.front.keyset import GRACE, LOOK_AGAIN, Key, KeySet, fitting, read_keys
 from gateway.support.tasks import Background
@@ -159,6 +160,32 @@ async def test_all_who_wait_share_one_fetch(background: Background) -> None:
     assert {tuple(names(one)) for one in found} == {("rsa",)}
     assert names(await keys.keys("rsa", "RS256")) == ["rsa"]
     assert server.asked == 1
+
+
+async def test_who_waits_for_keys_takes_a_place(background: Background) -> None:
+    """And gives it back; whoever finds the keys there takes none."""
+    server = Server(document(EC))
+    keys = keyset(server, background, Clock())
+    server.gate.clear()
+    taken: list[str] = []
+
+    def place() -> Callable[[], None]:
+        taken.append("taken")
+        return lambda: taken.append("left")
+
+    def crowded() -> Callable[[], None]:
+        raise Crowded(Refusal(429, "Too many", "limits.x", "x"))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(keys.keys("ec", "ES256", place))
+        while not taken:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0)
+        with pytest.raises(Crowded):
+            await keys.keys("ec", "ES256", crowded)
+        server.gate.set()
+    assert len(waiting.result()) == 1
+    assert taken == ["taken", "left"]
+    assert len(await keys.keys(None, "ES256", crowded)) == 1
 
 
 async def test_keys_are_renewed_before_anybody_has_to_wait(background: Background) -> None:

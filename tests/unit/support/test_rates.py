@@ -66,6 +66,16 @@ async def test_several_may_be_taken_together_or_none():
     assert await rates.take("a", TEN, 2) == 0.0
 
 
+async def test_one_may_look_without_taking():
+    """And is told what would be told to whoever takes."""
+    clock = Clock()
+    rates, one = LocalRates(clock), Rate(1, 60.0)
+    assert [await rates.look("a", one) for _ in range(2)] == [0.0, 0.0]
+    await rates.take("a", one)
+    clock.advance(20.0)
+    assert await rates.look("a", one) == await rates.take("a", one) == 40.0
+
+
 SEAL = Seal(["0123456789abcdef0123456789abcdef"])
 
 
@@ -83,6 +93,19 @@ async def test_replicas_count_together():
         assert all(12_000 < wait <= 86400.0 / 7 + 1 for wait in waits if wait)
         assert await replicas[0].take("bob", rate, cost=7) == 0.0
         assert await replicas[1].take("bob", rate) > 0.0
+
+
+async def test_whoever_looks_in_redis_leaves_nothing_there():
+    """What another replica has taken is seen; without Redis it is this process that looks."""
+    rate = Rate(1, 3600.0)
+    async with redis_server() as server, Post(server.url) as one, Post(server.url) as two:
+        here, there = replica(one), replica(two)
+        assert await here.look("alice", rate) == 0.0
+        assert await server.keys() == []
+        await there.take("alice", rate)
+        assert 3000 < await here.look("alice", rate) <= 3601
+        await server.kill()
+        assert await here.look("alice", rate) == 0.0
 
 
 async def test_what_lies_in_redis_names_nobody_and_ends_by_itself():
