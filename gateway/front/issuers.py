@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp import hdrs
 
 from gateway import config
+from gateway.protocol.well_known import issuer_places
 from gateway.support.metrics import Metrics
 from gateway.support.trust import failed_check, trust
 
@@ -45,15 +46,6 @@ class IssuerDown(Exception):
 
 class _Absent(Exception):
     """There is nothing at this address."""
-
-
-def metadata_urls(issuer: str) -> tuple[str, ...]:
-    """Return where an issuer's metadata may stand, in the order in which it is looked for (Z-11)."""
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    oauth, openid = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
-    inserted = (f"{origin}{oauth}{path}", f"{origin}{openid}{path}")
-    return (*inserted, f"{origin}{path}{openid}") if path else inserted
 
 
 class Issuer:
@@ -125,7 +117,7 @@ class Issuer:
         """Return where its keys are as its metadata says, which has to be about this very issuer."""
         if self._jwks_url is not None and self._jwks_url[1] > self._clock():
             return self._jwks_url[0]
-        for url in metadata_urls(self.settings.issuer):
+        for url in issuer_places(self.settings.issuer):
             try:
                 said = await self._ask("GET", url, "metadata")
             except _Absent:

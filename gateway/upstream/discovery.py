@@ -1,7 +1,6 @@
 """Reads where tokens for an upstream are given out: its metadata, and the authorization server's. No I/O.
 
-The places to look, in their order, and what must hold of what is found there (RFC 9728, RFC 8414, OpenID
-Connect Discovery, Z-11).
+What must hold of what is found at the well-known places (RFC 9728, RFC 8414, OpenID Connect Discovery, Z-11).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,11 @@ from typing import Any
 import msgspec
 from yarl import URL
 
+from gateway.protocol.well_known import DEFAULT_PORTS
+
 _MOST_ISSUERS = 10
 _MOST_SCOPES = 64
 _SCOPE_LENGTH = 256
-_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class Unfit(ValueError):
@@ -49,24 +49,10 @@ def canonical(url: str) -> str:
     parts = URL(url, encoded=True).with_user(None).with_fragment(None)
     host = (parts.raw_host or "").lower()
     host = f"[{host}]" if ":" in host else host
-    port = "" if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
+    port = "" if parts.port in (None, DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
     query = f"?{parts.raw_query_string}" if parts.raw_query_string else ""
     path = "" if parts.raw_path == "/" and not query else parts.raw_path
     return f"{parts.scheme}://{host}{port}{path}{query}"
-
-
-def resource_places(url: str) -> tuple[str, ...]:
-    """Return where an upstream's metadata may be: with its path inserted, then at the root."""
-    return tuple(dict.fromkeys((_inserted(url, "oauth-protected-resource"), _root(url))))
-
-
-def issuer_places(issuer: str) -> tuple[str, ...]:
-    """Return where an authorization server's metadata may be, in the order in which it is looked for."""
-    path = URL(issuer, encoded=True).raw_path.rstrip("/")
-    places = [_inserted(issuer, "oauth-authorization-server"), _inserted(issuer, "openid-configuration")]
-    if path:
-        places.append(_at(issuer, f"{path}/.well-known/openid-configuration"))
-    return tuple(places)
 
 
 def read_resource(body: bytes, url: str) -> Resource:
@@ -117,23 +103,7 @@ def _is_issuer(text: str) -> bool:
         url = URL(text, encoded=True)
     except (ValueError, TypeError):
         return False
-    return url.scheme in _DEFAULT_PORTS and bool(url.raw_host) and not set(text) & set("@?#")
-
-
-def _inserted(url: str, document: str) -> str:
-    path = URL(url, encoded=True).raw_path.rstrip("/")
-    return _at(url, f"/.well-known/{document}{path}")
-
-
-def _root(url: str) -> str:
-    return _at(url, "/.well-known/oauth-protected-resource")
-
-
-def _at(url: str, path: str) -> str:
-    parts = URL(url, encoded=True)
-    host = f"[{parts.raw_host}]" if ":" in (parts.raw_host or "") else parts.raw_host
-    port = "" if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}{path}"
+    return url.scheme in DEFAULT_PORTS and bool(url.raw_host) and not set(text) & set("@?#")
 
 
 def _covers(resource: str, url: str) -> bool:
@@ -145,7 +115,7 @@ def _covers(resource: str, url: str) -> bool:
     if named == wanted:
         return True
     short, whole = URL(named, encoded=True), URL(wanted, encoded=True)
-    if short.scheme not in _DEFAULT_PORTS or not short.raw_host or short.raw_query_string:
+    if short.scheme not in DEFAULT_PORTS or not short.raw_host or short.raw_query_string:
         return False
     if short.origin() != whole.origin():
         return False

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 from gateway import config
 from gateway.protocol.call import UpstreamName
+from gateway.protocol.well_known import issuer_places, resource_places
 from gateway.support.metrics import Metrics
 from gateway.upstream.discovery import (
     Issuer,
     Resource,
     Unfit,
     canonical,
-    issuer_places,
     read_issuer,
     read_resource,
-    resource_places,
 )
 from gateway.upstream.egress import Answer, Astray, Egress
 from gateway.upstream.failures import NoToken
