@@ -1227,9 +1227,8 @@ class TenantsMachine(RuleBasedStateMachine):
                 self.examine(held.exchange)
                 held.exchange.leave()
             self.listens.clear()
-        if seconds > 100.0:
+        if seconds > 100.0:  # two of these, and a quiet session is over
             self.asked.clear()
-        if seconds > 1000.0:
             self.sessions.clear()
 
     # What holds at any time
