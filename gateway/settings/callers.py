@@ -11,15 +11,16 @@ from gateway.settings.values import (
     Algorithm,
     CallerName,
     CertificateFile,
+    CertificateHeader,
     ClaimValue,
     Count,
     Duration,
     EndpointPath,
     FilePath,
     Flag,
-    HeaderName,
     IssuerUrl,
     KeyHash,
+    KeyHeader,
     MethodPattern,
     Moment,
     ScopeToken,
@@ -116,7 +117,7 @@ class Certificates(Model):
 
     source: Literal["tls", "header"] | None = None
     """tls = the connection's, see tls.client_ca_file; header = what one of `trusted_proxies` writes there."""
-    header: HeaderName = "X-Forwarded-Client-Cert"
+    header: CertificateHeader = "X-Forwarded-Client-Cert"
     """The header a trusted proxy writes; from anybody else it counts for nothing."""
     format: Literal["xfcc", "pem", "rfc9440", "subject"] = "xfcc"
     """xfcc = as Envoy writes it; pem = URL-encoded PEM, as nginx does; rfc9440 = as Client-Cert has it;
@@ -134,7 +135,7 @@ class Authentication(Model):
     """Name -> an authorization server; its callers are NAME:SUBJECT."""
     keys: Mapping[CallerName, ApiKey] = {}
     """Name -> an API key, shown as Authorization: Bearer; its caller is key:NAME."""
-    key_header: HeaderName | None = None
+    key_header: KeyHeader | None = None
     """A header that may carry an API key instead, such as X-API-Key."""
     certificates: Certificates = Certificates()
     """Client certificates; a caller is cert:NAME."""
@@ -171,6 +172,14 @@ class Authentication(Model):
             if seen.setdefault(one.hash, name) != name:
                 raise ValueError(f"{seen[one.hash]} and {name} are the same key")
         return keys
+
+    @model_validator(mode="after")
+    def _headers_differ(self) -> Self:
+        certificates = self.certificates
+        same = self.key_header is not None and self.key_header.lower() == certificates.header.lower()
+        if same and certificates.source == "header":
+            raise ValueError("key_header and certificates.header are the same header: what would it hold?")
+        return self
 
     @property
     def on(self) -> bool:

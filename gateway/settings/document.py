@@ -41,6 +41,19 @@ _VARIABLE = re.compile(
 )
 
 
+_CREDENTIAL = re.compile(
+    r"(?i)mcpgw_|\beyJ[A-Za-z0-9_-]{6}|\b(?:bearer|basic|dpop)\s+\S|://[^\s/]*@|://\S*\?"
+    r"|(?-i:-----BEGIN )"
+)
+_RANDOM = re.compile(r"(?=[A-Za-z_.+/=-]*[0-9])(?=[0-9_.+/=-]*[A-Za-z])[A-Za-z0-9_.+/=-]{20,}")
+"""A word that long, of letters and digits, is seldom one that somebody made up."""
+
+
+def is_like_a_secret(text: str) -> bool:
+    """Whether a text may be a credential that was pasted in a wrong place, by its looks (B42)."""
+    return bool(_CREDENTIAL.search(text) or _RANDOM.search(text))
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong in a file, said so that it can be mended."""
@@ -157,13 +170,14 @@ def _without(text: str, value: str, name: str) -> str:
 def show_path(path: Path) -> str:
     """Return a YAML path for people: `upstreams.gh.tools.allow[0]`."""
     text = ""
-    for part in path:
+    for index, part in enumerate(path):
         if isinstance(part, int):
             text += f"[{part}]"
         else:
             shown = part if re.fullmatch(r"[\w/$-]+", part) else json.dumps(part, ensure_ascii=False)
-            if "://" in part:
-                shown = '"…"'  # a URL in the place of a key may hold a credential (B42)
+            of_a_key = path[index - 1] == "keys" if index else False
+            if "://" in part or _CREDENTIAL.search(part) or (of_a_key and _RANDOM.search(part)):
+                shown = '"…"'  # in the place of a key it may be a credential all the same (B42)
             text += f".{shown}" if text else shown
     return text
 

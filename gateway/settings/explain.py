@@ -7,9 +7,31 @@ from typing import TypeGuard, get_args
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.settings.document import Document, Path, show_path
+from gateway.settings.document import Document, Path, is_like_a_secret, show_path
 
-_SECRET_PLACES = frozenset({"auth", "secrets", "url", "proxy", "public_url", "headers", "describe"})
+_SECRET_PLACES = frozenset(
+    {
+        "args",
+        "auth",
+        "client_id",
+        "client_secret",
+        "describe",
+        "documentation",
+        "env",
+        "headers",
+        "introspection_url",
+        "issuer",
+        "jwks_url",
+        "key_header",
+        "keys",
+        "proxy",
+        "public_url",
+        "redis",
+        "secrets",
+        "url",
+    }
+)
+"""Keys below which a value is not repeated: a credential belongs there, or is easily pasted there."""
 _WORDS = {
     "string_type": "expected text: put the value in quotes",
     "string_too_short": "expected at least one character",
@@ -65,7 +87,9 @@ def _found(path: Path, document: Document) -> str:
     """Return the value as the file has it, unless it may be a secret (B42)."""
     source = document.source(path)
     written = document.written(path)
-    if source is None or _SECRET_PLACES.intersection(map(str, (*path, *written))) or len(source) > 60:
+    if source is None or len(source) > 60 or is_like_a_secret(source):
+        return ""
+    if _SECRET_PLACES.intersection(map(str, (*path, *written))):
         return ""
     return f", found {source!r}" if source else ", found nothing"
 
@@ -76,13 +100,32 @@ def unknown_key(path: Path, model: type[BaseModel], later: Later) -> str:
     for pattern, message in later.items():
         if len(pattern) == len(path) and all(a in ("*", str(b)) for a, b in zip(pattern, path, strict=True)):
             return message
+    known = _keys_at(model, parents)
+    plain = key.lower().replace("-", "_")
+    stem = plain.rstrip("s")
+    # What is here with one letter more or less is meant, whatever is elsewhere.
+    if one := next((one for one in known if one.rstrip("s") == stem), None):
+        return f"unknown key; did you mean `{one}`?"
     places = sorted(_places(model), key=len)  # the nearest to the top first
-    elsewhere = [show_path((*place, key)) for place in places if key in _keys_at(model, place)]
+    inside = [place for place in places if parents and place[: len(parents)] == tuple(parents)]
+    within = [
+        show_path((*place, one))
+        for place in inside
+        for one in _keys_at(model, place)
+        if one.rstrip("s") == stem
+    ]
+    elsewhere = within or [show_path((*place, key)) for place in places if key in _keys_at(model, place)]
     if elsewhere:
         return f"unknown key here; it belongs at {' or '.join(elsewhere[:3])}"
-    known = _keys_at(model, parents)
-    near = nearest(key.lower().replace("-", "_"), known)
+    near = nearest(plain, known) or _within(plain, known)
     return f"unknown key{near}" if near else f"unknown key; known here: {', '.join(known)}"
+
+
+def _within(name: str, known: Iterable[str]) -> str:
+    """Return the known name of which another one has more words, such as `required_scopes` of `scopes`."""
+    words = name.split("_")
+    found = next((one for one in known if one in words), None)
+    return f"; did you mean `{found}`?" if found else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

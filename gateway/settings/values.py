@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from gateway.protocol.methods import METHODS, RESERVED, is_foreign
+from gateway.settings.document import is_like_a_secret
 from gateway.settings.redis_url import parse_redis_url
 from gateway.settings.tls import check_authorities
 
@@ -100,6 +101,32 @@ _OWN_HEADERS = frozenset(
     }
 )
 """Headers that the gateway writes itself on the way to an upstream, besides Mcp-*."""
+_TAKEN = frozenset(
+    {
+        "authorization",
+        "cache-control",
+        "cookie",
+        "date",
+        "forwarded",
+        "origin",
+        "proxy-authenticate",
+        "referer",
+        "set-cookie",
+        "user-agent",
+        "via",
+        "www-authenticate",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-prefix",
+        "x-forwarded-proto",
+        "x-forwarded-scheme",
+        "x-forwarded-server",
+        "x-real-ip",
+    }
+)
+"""Headers that mean something else, to the gateway or on the way to it: none of them proves who calls."""
+_TAKEN_ADVICE = "this header is there for something else: expected one of its own, such as"
 
 
 def parse_duration(value: object, info: ValidationInfo) -> object:
@@ -330,6 +357,22 @@ def _header_name(value: str) -> str:
     return value
 
 
+def _key_header(value: str) -> str:
+    if _is_taken(value) or value.lower().startswith("x-forwarded-"):
+        raise ValueError(f"{_TAKEN_ADVICE} X-API-Key")
+    return _header_name(value)
+
+
+def _certificate_header(value: str) -> str:
+    if _is_taken(value):
+        raise ValueError(f"{_TAKEN_ADVICE} X-Forwarded-Client-Cert")
+    return _header_name(value)
+
+
+def _is_taken(name: str) -> bool:
+    return name.lower() in _TAKEN or name.lower().startswith(("access-control-", "sec-"))
+
+
 CACHEABLE = tuple(name for name, method in METHODS.items() if method.cacheable)
 
 
@@ -380,10 +423,17 @@ def _scope_token(value: str) -> str:
 def _caller_name(value: str) -> str:
     if not re.fullmatch(_CALLER_NAME, value):
         raise ValueError("expected a name: 1 to 64 characters of A-Z a-z 0-9 _ - .")
+    if value.startswith("mcpgw_"):
+        raise ValueError("this is a key itself, which is written nowhere: choose a name, and write its hash")
     return value
 
 
 def _key_hash(value: str) -> str:
+    if "mcpgw_" in value:
+        raise ValueError(
+            "this is the key itself, which is written nowhere: expected its hash, sha256: and 64 hex digits. "
+            "Who can read this file has seen the key: make another one with `mcp-gateway key`"
+        )
     if not re.fullmatch(_KEY_HASH, value):
         raise ValueError("expected sha256: and 64 hex digits, as `mcp-gateway key` prints it")
     return value.lower()
@@ -459,7 +509,9 @@ def _endpoint_path(value: str) -> str:
 def _namespace(text: str) -> str:
     if _NAMESPACE.fullmatch(text):
         return text
-    raise ValueError(f'expected a letter a-z, then up to 30 of a-z 0-9 and -: "{slug(text)}" would do')
+    # A name made of what was written would tell it, in other letters (B42).
+    advice = "" if is_like_a_secret(text) else f': "{slug(text)}" would do'
+    raise ValueError(f"expected a letter a-z, then up to 30 of a-z 0-9 and -{advice}")
 
 
 def _prefix(text: str) -> str:
@@ -570,6 +622,9 @@ FilePath = Annotated[str, AfterValidator(_readable_file)]
 CertificateFile = Annotated[str, AfterValidator(_readable_file), AfterValidator(check_authorities)]
 """A PEM file of certificates."""
 HeaderName = Annotated[str, AfterValidator(_header_name)]
+KeyHeader = Annotated[str, AfterValidator(_key_header)]
+"""A HeaderName that carries an API key and nothing else."""
+CertificateHeader = Annotated[str, AfterValidator(_certificate_header)]
 CachedMethod = Annotated[str, AfterValidator(_cacheable_method), _text_schema("|".join(CACHEABLE))]
 Text = Annotated[str, Field(min_length=1)]
 ExposedName = Annotated[str, AfterValidator(_exposed_name)]

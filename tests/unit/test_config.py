@@ -511,6 +511,67 @@ def test_a_settled_question_is_not_asked_again() -> None:
         )
 
 
+KEY = f"mcpgw_{'PWCANARY' * 5}abc"
+LOGIN = "https://user:PWCANARY@x/?k=PWCANARY"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"authentication: {{keys: {{ci: {{hash: {KEY}}}}}}}",
+        f"authentication: {{keys: {{ci: {{hash: 'sha256:{KEY}'}}}}}}",
+        f"authentication: {{keys: {{ci: {KEY}}}}}",
+        f"authentication: {{keys: {{{KEY}: {{hash: 'sha256:{64 * 'a'}'}}}}}}",
+        "authentication: {keys: {ghp_PWCANARY0123456789012: {}}}",
+        f"authentication: {{keys: [{KEY}]}}",
+        f"authentication: {{keys: {{ci: {{hash: x, expires: {KEY}}}}}}}",
+        f"authentication: {{key_header: 'X-API-Key: {KEY}'}}",
+        "authentication: {key_header: 'X-API-Key: PWCANARY'}",
+        f"authentication: {{tokens: {{a: {{issuer: '{LOGIN}'}}}}}}",
+        f"authentication: {{tokens: {{a: {{issuer: https://a, jwks_url: '{LOGIN}'}}}}}}",
+        f"authentication: {{tokens: {{a: {{issuer: https://a, introspection_url: '{LOGIN}'}}}}}}",
+        f"authentication: {{tokens: {{a: '{LOGIN}'}}}}",
+        "authentication: {tokens: {a: {issuer: https://a, client_secret: [PWCANARY]}}}",
+        f"authentication: '{KEY}'",
+        f"listen: {KEY}",
+        f"log: '{LOGIN}'",
+        "public_url: 'ftp://user:PWCANARY@x'",
+        "log: {level: Bearer PWCANARY}",
+        "log: {level: ghpPWCANARY0123456789x}",
+        "cache: {redis: 'http://:PWCANARY@h/'}",
+        f"upstreams: {{b: {{url: http://b, auth: {{client_credentials: {{token_url: '{LOGIN}'}}}}}}}}",
+        f"upstreams: {{'{LOGIN}': http://b}}",
+        "upstreams: {b: {command: x, args: [5, {PWCANARY: 1}], env: {A: [PWCANARY]}}}",
+    ],
+)
+def test_a_credential_in_a_wrong_place_is_not_repeated(text: str) -> None:
+    """What is said of a configuration is kept in logs (B42)."""
+    said = "\n".join(problems(text if text.startswith("upstreams") else UP + text))
+    assert "pwcanary" not in said.lower()
+
+
+def test_a_key_in_the_place_of_its_hash_is_told_from_a_mistyped_hash() -> None:
+    """It has been seen: another one is due."""
+    (pasted,) = problems(UP + f"authentication: {{keys: {{ci: {{hash: {KEY}}}}}}}")
+    assert "this is the key itself" in pasted
+    (cut,) = problems(UP + f"authentication: {{keys: {{ci: {{hash: 'sha256:{63 * 'a'}'}}}}}}")
+    assert "expected sha256: and 64 hex digits" in cut
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{tokens: {a: {issuer: https://a, audience: x}}}", "did you mean `audiences`?"),
+        ("{keys: {ci: {hash: x, scope: [a]}}}", "did you mean `scopes`?"),
+        ("{required_scopes: [x]}", "did you mean `scopes`?"),
+        ("{audience: x}", "it belongs at authentication.tokens.NAME.audiences"),
+    ],
+)
+def test_what_is_near_goes_before_what_is_elsewhere(written: str, said: str) -> None:
+    """A key of the same name may be known in a place that has nothing to do with it."""
+    assert any(said in one for one in problems(UP + f"authentication: {written}"))
+
+
 # The schema, the example and the reference keep step
 
 
