@@ -1,22 +1,17 @@
-"""Serves the MCP endpoints over HTTP: checks in the order of S-06, the modern POST, and the orderly end.
-
-What a request comes to, a result, an error, a challenge or a bug, becomes HTTP in one function, `outcome`.
-"""
+"""Serves the MCP endpoints over HTTP: checks in the order of S-06, the modern POST, and the orderly end."""
 
 import asyncio
 import logging
-import re
-import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from aiohttp import StreamReader, hdrs, web
-from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, LineTooLong
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import BadHttpMessage
 from msgspec.structs import replace
 from multidict import MultiMapping
 
@@ -25,11 +20,12 @@ from gateway.front import challenges, mirror
 from gateway.front.admission import Admission, Crowded, Entry, Refusal, has_rates
 from gateway.front.auth import Authenticator, Knock, identify
 from gateway.front.challenges import Denied, Door
+from gateway.front.connections import LINGER, FrontServer, tune
 from gateway.front.gate import Gate
-from gateway.front.heads import PatientConnection, PatientServer
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.metadata import Resources
+from gateway.front.outcomes import Mirrored, Stopping, mirrored_failure, only, outcome, plain
 from gateway.front.stream import CLOSES, ClientGone, Outcome, Responder, failure, too_much
 from gateway.front.tls import ListenerTls, shown_certificate
 from gateway.front.verify import Verifier
@@ -37,17 +33,13 @@ from gateway.protocol import jsonrpc, methods, modern
 from gateway.protocol.call import (
     Answer,
     Call,
-    Challenge,
     Emit,
-    Forbidden,
     Notice,
     Principal,
-    Reuse,
     Sink,
-    UpstreamUnavailable,
 )
 from gateway.protocol.envelope import read_id
-from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError, split
+from gateway.protocol.jsonrpc import INVALID_REQUEST, Json, Malformed, McpError, split
 from gateway.protocol.modern import PostedNotification, Rejection
 from gateway.support import logs
 from gateway.support.metrics import OTHER, Metrics
@@ -59,10 +51,6 @@ log = logging.getLogger(__name__)
 LISTEN = "subscriptions/listen"
 
 _BACKLOG = 1024
-_MAX_HEADER_LINES = 256
-_IDLE_CONNECTION = 620.0  # longer than the 600 s of common load balancers, which would else meet a closed one
-_LINGER = 5.0  # how long an unread body is read and thrown away so that the refusal arrives
-_UNSENT = 131_072
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _REMEMBERED = 512
 _HEEDED = 1000
@@ -71,30 +59,11 @@ _TICKS = 4  # looks at every open request per shortest deadline
 _LOOKS_AT_ONCE = 200  # open requests; then others have their turn, for thousands may be due a comment
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
 
-_REQUEST_LINE = re.compile(r"b'[!-~]+ [!-~]+ HTTP/1\.[01]'")
-"""As the parser quotes it when it knows no such verb; it says the same of a verb where none can stand."""
-
-_TOO_LARGE = "Request Header Fields Too Large: the setting `limits.header` allows more"
-_WORDS_BY_STATUS = {406: "accept", 413: "body_size", 415: "content_type", 431: "header_size"}
-_WORDS_BY_CODE = {
-    jsonrpc.PARSE_ERROR: "malformed",
-    jsonrpc.INVALID_REQUEST: "envelope",
-    jsonrpc.METHOD_NOT_FOUND: "method",
-    jsonrpc.INVALID_PARAMS: "params",
-    jsonrpc.HEADER_MISMATCH: "header_mismatch",
-    jsonrpc.UNSUPPORTED_PROTOCOL_VERSION: "version",
-}
-
 _AFTER_ALL = ("challenge", "forbidden")
 """How requests end that became calls and are refused all the same."""
 
 _TURNED_AWAY = (401, 403, 429)
 """What is answered to whom an operator may want to keep out elsewhere."""
-
-_NO_DOOR = Door()
-
-Mirrored: TypeAlias = Callable[[Reuse], bytes]
-Came: TypeAlias = Answer | Rejection | PostedNotification | BaseException
 
 
 class Pipeline(Protocol):
@@ -147,61 +116,6 @@ class FrontState:
     """Tells who shows which credential; None where nothing is verified."""
 
 
-class Stopping(Exception):
-    """The gateway ends before the answer was there."""
-
-    def __str__(self) -> str:
-        return "The gateway is stopping"
-
-
-def outcome(
-    came: Came, *, id: bytes | None = None, door: Door = _NO_DOOR, mirrored: Mirrored | None = None
-) -> Outcome:
-    """Return what goes out for whatever a request came to; `mirrored` says in headers what the cache did."""
-    match came:
-        case Answer():
-            assert id is not None  # only a call has an answer, and every call an id
-            cached = mirror.NO_STORE if mirrored is None or came.reuse is None else mirrored(came.reuse)
-            return Outcome(200, jsonrpc.result_pieces(id, *came.result), cached=cached)
-        case PostedNotification():
-            return Outcome(202, word="notification")
-        case Rejection():
-            return _rejected(came)
-        case McpError():
-            return failure(modern.status_of(came.code), came, id, "error")
-        case UpstreamUnavailable():
-            return failure(200, McpError(INTERNAL_ERROR, str(came)), id, "unavailable")
-        case Challenge():
-            return challenges.of_upstream(came, id, door)
-        case Forbidden():
-            return challenges.forbidden(came, id, door)
-        case Stopping():
-            return failure(200, McpError(INTERNAL_ERROR, str(came)), id, "stopping")
-        case _:
-            log.error("Internal error", exc_info=came)
-            return failure(200, McpError(INTERNAL_ERROR, "Internal error"), id, "bug")
-
-
-def _mirrored(failed: Outcome, error: Exception) -> Outcome:
-    """Return the answer with the reason why the cache holds no part of it: an error is never kept (C-03)."""
-    down = isinstance(error, UpstreamUnavailable)
-    return replace(failed, cached=mirror.lines(Reuse("bypass", "upstream-down" if down else "error")))
-
-
-def _rejected(rejection: Rejection) -> Outcome:
-    error = rejection.error
-    if error is None:
-        return _plain(rejection.status, rejection.headers)
-    word = _WORDS_BY_CODE.get(error.code, OTHER)
-    return failure(rejection.status, error, rejection.id, word, rejection.headers)
-
-
-def _plain(status: int, headers: Mapping[str, str] | None = None, text: str = "", word: str = "") -> Outcome:
-    body = text or _PLAIN_TEXTS.get(status, "Refused")
-    known = word or _WORDS_BY_STATUS.get(status, OTHER)
-    return Outcome(status, (f"{body}\n".encode(),), known, headers or {}, "text/plain; charset=utf-8")
-
-
 _OPEN = {"Access-Control-Allow-Origin": "*"}
 _OPEN_PREFLIGHT = {
     **_OPEN,
@@ -210,15 +124,6 @@ _OPEN_PREFLIGHT = {
     "Access-Control-Max-Age": "7200",
 }
 _KEPT = b"Cache-Control: public, max-age=3600\r\n"
-
-_PLAIN_TEXTS = {
-    405: "Method Not Allowed: this is a document to GET",
-    406: "Not Acceptable: Accept must admit application/json and text/event-stream",
-    408: "Request Timeout: the body did not arrive in time; the setting `limits.request_body` allows more",
-    413: "Content Too Large: the setting `limits.message` allows more",
-    415: "Unsupported Media Type: post application/json without a content coding",
-    431: _TOO_LARGE,
-}
 
 _CREDENTIALS = (hdrs.AUTHORIZATION, hdrs.COOKIE, "Mcp-Session-Id")
 """Headers whose values no log may show."""
@@ -309,7 +214,7 @@ class _Site:
         if request.method == "OPTIONS":
             return Outcome(204, word="preflight", headers=_OPEN_PREFLIGHT)
         if request.method not in ("GET", "HEAD"):
-            return _plain(405, {"Allow": "GET, HEAD, OPTIONS"}, word="verb")
+            return plain(405, {"Allow": "GET, HEAD, OPTIONS"}, word="verb")
         document = self.resources.document(endpoint, request.headers.get(hdrs.HOST, ""))
         return Outcome(200, (document,), "metadata", _OPEN, cached=_KEPT)
 
@@ -395,7 +300,7 @@ class HttpFront:
         self._stopping = stopping
         self._bound: tuple[tuple[str, int], ...] = ()
         self._listeners: list[asyncio.Server] = []
-        self._server: _Server | None = None
+        self._server: FrontServer | None = None
         self._pulse: asyncio.Task[None] | None = None
         self._tls: ListenerTls | None = None
         self._site: _Site | None = None
@@ -430,13 +335,13 @@ class HttpFront:
         loop = self._loop = asyncio.get_running_loop()
         limits = self._state().config.limits
         if self._server is None:
-            self._server = _Server(
+            self._server = FrontServer(
                 self._handle, self._metrics, limits.header, lambda: self._current().allow, limits.connections
             )
         secured = await self._secured()
         listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG, **secured)
         self._listeners.append(listener)
-        _tune(listener, limits.stalled_listener)
+        tune(listener, limits.stalled_listener)
         addresses = [(name[0], name[1]) for name in (at.getsockname() for at in listener.sockets)]
         self._bound += tuple(addresses)
         self._site = None
@@ -458,7 +363,7 @@ class HttpFront:
         return {
             "ssl": self._tls.context,
             "ssl_handshake_timeout": settings.limits.request_head,
-            "ssl_shutdown_timeout": _LINGER,
+            "ssl_shutdown_timeout": LINGER,
         }
 
     async def identify(self, headers: MultiMapping[str], endpoint: str | None = None) -> Principal | Denied:
@@ -737,7 +642,11 @@ class HttpFront:
             raise
         except Exception as error:
             failed = outcome(error, id=call.id, door=site.door(endpoint, responder.request))
-            return _mirrored(failed, error) if site.mirrored and methods.cacheable(call.method) else failed
+            return (
+                mirrored_failure(failed, error)
+                if site.mirrored and methods.cacheable(call.method)
+                else failed
+            )
 
     async def _listen(
         self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
@@ -753,14 +662,7 @@ class HttpFront:
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:
     if request.method == "OPTIONS" and site.gate.cors:
         return Outcome(204, word="preflight", headers=site.gate.preflight(request.headers))
-    return _only(site.allow)
-
-
-def _only(allow: str) -> Outcome:
-    error = McpError(
-        INVALID_REQUEST, "Only POST is served here, and to sessions of older clients GET and DELETE"
-    )
-    return failure(405, error, None, "verb", {"Allow": allow})
+    return only(site.allow)
 
 
 def _nothing_shown() -> None:
@@ -785,19 +687,19 @@ def _check_content(head: modern.Head, headers: Mapping[str, str]) -> Outcome | N
         return outcome(head.unfit)
     coding = headers.get(hdrs.CONTENT_ENCODING)
     if coding is not None and coding.strip().lower() not in ("", "identity"):
-        return _plain(415, {"Accept-Encoding": "identity"}, word="encoding")
+        return plain(415, {"Accept-Encoding": "identity"}, word="encoding")
     return None
 
 
 def _check_sizes(site: _Site, request: web.BaseRequest, responder: Responder) -> Outcome | None:
     """Refuse what is too large by its own word."""
     if sum(map(len, chain.from_iterable(request.raw_headers))) > site.limits.header:
-        return _plain(431)
+        return plain(431)
     if request.content.is_eof():  # the whole body is here, as it nearly always is
         return None
     if (request.content_length or 0) > site.limits.message:
         responder.closing = True
-        return _plain(413)
+        return plain(413)
     return None
 
 
@@ -807,7 +709,7 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits, entry: Ent
     if content.is_eof():
         body = content.read_nowait()
         entry.hold(len(body))
-        return body if len(body) <= limits.message else _plain(413)
+        return body if len(body) <= limits.message else plain(413)
     if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     parts = bytearray()
@@ -816,131 +718,12 @@ async def _read_body(request: web.BaseRequest, limits: config.Limits, entry: Ent
             while chunk := await content.readany():
                 parts += chunk
                 if len(parts) > limits.message:
-                    return _plain(413)
+                    return plain(413)
                 if (barred := entry.grown(len(parts))) is not None:
                     return too_much(barred)
     except TimeoutError:
-        return _plain(408, word="body_slow")
+        return plain(408, word="body_slow")
     except (web.RequestPayloadError, BadHttpMessage):
         error = McpError(INVALID_REQUEST, "The body's framing is broken")
         return failure(400, error, None, "malformed")
     return bytes(parts)
-
-
-def _tune(listener: asyncio.Server, stalled: float) -> None:
-    """Have the system hold little for a client, and find out about one that vanished without a word.
-
-    Megabytes unsent in the kernel would hide a slow client's progress: where the system has no such option,
-    only clients slower than about 100 kB/s notice. What was sent to a peer that is gone, a keep-alive comment
-    for example, would be sent again and again for a quarter of an hour (B29); now for as long as a client
-    that is there may read nothing.
-    """
-    limits = {"TCP_NOTSENT_LOWAT": _UNSENT, "TCP_USER_TIMEOUT": max(1, int(stalled * 1000))}
-    for at in listener.sockets:
-        if at.family not in (socket.AF_INET, socket.AF_INET6):
-            continue
-        for option, limit in limits.items():
-            if hasattr(socket, option):
-                at.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), limit)
-
-
-class _Server(PatientServer):
-    """aiohttp's low-level server: no Application, which costs 16 µs a request more (measured)."""
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        metrics: Metrics,
-        header: int,
-        allow: Callable[[], str],
-        most: int,
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True)  # S-21: who leaves, cancels
-        self.metrics = metrics
-        self.allow = allow
-        self._header = header
-        self.most = most
-        self.connected = 0
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a connection in, or close it at once."""
-        super().connection_made(handler, transport)
-        self.connected += 1
-        if self.connected > self.most:
-            self.metrics.rejected(OTHER, "connections")
-            transport.abort()
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Count a connection out."""
-        super().connection_lost(handler, exc)
-        self.connected -= 1
-
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=_IDLE_CONNECTION,
-            lingering_time=_LINGER,
-            max_line_size=self._header,
-            max_field_size=self._header,
-            max_headers=_MAX_HEADER_LINES,
-        )
-
-
-class _Connection(PatientConnection):
-    """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
-
-    __slots__ = ("_allow", "_metrics")
-
-    def __init__(self, server: _Server, **settings: Any) -> None:
-        super().__init__(server, **settings)
-        self._metrics = server.metrics
-        self._allow = server.allow
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what came."""
-        super().data_received(data)
-        if self._current_request is not None:
-            self._end_broken_body(self._current_request.content)
-
-    def _end_broken_body(self, content: StreamReader) -> None:
-        """Tell who reads a body that its framing broke, which aiohttp tells nobody before the body is read.
-
-        What is queued behind a body that has not ended can be nothing but the parser's complaint.
-        """
-        if self._messages and not content.is_eof():
-            content.set_exception(web.RequestPayloadError("broken framing"))
-            content.feed_eof()
-
-    def late(self) -> None:
-        """Count it, and say so."""
-        self._metrics.rejected(OTHER, "head_slow")
-        super().late()
-
-    def resume_reading(self, *how: bool, **named: bool) -> None:
-        """Go on reading after a pause. Every read asks for it, pause or not, at 10 µs a time (measured)."""
-        if self._reading_paused:
-            super().resume_reading(*how, **named)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer and close; aiohttp's own version logs the bytes it stumbled over, a token maybe (B42)."""
-        if isinstance(exc, LineTooLong) or (message or "").startswith("Too many headers"):
-            refusal = _plain(431)
-        elif isinstance(exc, BadHttpMethod) and _REQUEST_LINE.search(exc.message):
-            refusal = _only(self._allow())
-        else:
-            refusal = _plain(400, text="Bad Request", word="malformed")
-        log.debug("Refused a connection's bytes as %s", type(exc).__name__)
-        self._metrics.rejected(OTHER, refusal.word)
-        headers = {"Content-Type": refusal.content_type, **refusal.headers}
-        response = web.Response(status=refusal.status, body=b"".join(refusal.body), headers=headers)
-        response.force_close()
-        return response

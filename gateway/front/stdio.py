@@ -15,10 +15,11 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from gateway.config import Config
-from gateway.front.http import LISTEN, Pipeline, Stopping, outcome
+from gateway.front.http import LISTEN, Pipeline
 from gateway.front.legacy_sessions import Sessions, Visit
 from gateway.front.legacy_stream import Stream
 from gateway.front.legacy_talk import UNDER_WAY, Talk, Told, in_order
+from gateway.front.outcomes import Stopping, outcome
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
