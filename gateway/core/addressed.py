@@ -18,7 +18,7 @@ from gateway.core.access import Kind
 from gateway.core.capabilities import declares, needed, relayable, remembering
 from gateway.core.catalogue import Caller, Catalogue
 from gateway.core.dialogue import Dialogue, Refused, Turn, unknown_state
-from gateway.core.directory import PUBLIC, Directory, Target, not_served
+from gateway.core.directory import PUBLIC, Directory, Target
 from gateway.core.federation import Federation
 from gateway.core.results import (
     Asking,
@@ -50,6 +50,7 @@ from gateway.protocol.call import (
     UpstreamName,
     UpstreamUnavailable,
 )
+from gateway.protocol.envelope import brief
 from gateway.protocol.jsonrpc import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -327,15 +328,21 @@ class Courier:
 
     async def foreign(self, call: Call, caller: Caller, emit: Emit) -> Answer:
         """Return what an upstream answers to a method that is not known here (K-08)."""
+        unknown = McpError(METHOD_NOT_FOUND, f"Method not found: {brief(call.method)}")
         upstream = self._federation.carrier(call.method, caller.sight)
         if upstream is None:
-            raise not_served(call.method)
-        self._check(upstream, "method", call.method, caller, hidden=not_served(call.method))
+            raise unknown
+        self._check(upstream, "method", call.method, caller, hidden=unknown)
         principal = caller.principal
         request = self._request(call, principal, upstream, "", self._declared(call))
-        result = await self._reply(
-            call, emit, upstream, msgspec.structs.replace(request, named_by=_named_by(call))
-        )
+        try:
+            result = await self._reply(
+                call, emit, upstream, msgspec.structs.replace(request, named_by=_named_by(call))
+            )
+        except McpError as error:
+            if caller.sight is not None and error.code == METHOD_NOT_FOUND:
+                raise unknown from None  # in our own words, or those would show what rules hide
+            raise
         return Answer(self._normalised(call, principal, upstream, result, principal.who).segments())
 
     async def _asked(

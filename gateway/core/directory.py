@@ -313,6 +313,10 @@ class Directory:
         seen = self._seen.get((caller.principal.who, uri)) or self._seen.get((PUBLIC, uri))
         return _unless_hidden(table.resolve(uri, seen=None if seen is None else {uri: seen}), caller)
 
+    def claimant(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
+        """Return who would be asked for a URI that is hidden from the caller, if it were merely unknown."""
+        return self._known_uris(caller).claimant(uri)
+
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose template, or URI, this is (F-34)."""
         await self._read_lists(template, self._offering(caller), caller)

@@ -202,7 +202,8 @@ class Hub:
         """Return a stream that hears of what its `wanted` says, no more and no less (L-07); `leave` follows.
 
         `places` and `tasks` say where what it names leads; an upstream that has not granted it by the
-        deadline, in the loop's time, is not waited for. Changes from now on are pending when this returns.
+        deadline, in the loop's time, is not waited for. URIs in `wanted` itself are promised, and nothing is
+        told of them. Changes from now on are pending when this returns.
         """
         room = self._settings.pending
         stream = Subscription(
@@ -246,7 +247,7 @@ class Hub:
         kept = {uri: at for uri, at in places.items() if at.uri in granted.get(at.at, _NOTHING).uris}
         kept_tasks = {id: at for id, at in tasks.items() if at.id in granted.get(at.at, _NOTHING).tasks}
         stream.narrow(
-            uris=frozenset(kept),
+            uris=stream.wanted.uris | kept.keys(),
             tasks=frozenset(kept_tasks),
             without=[(UPDATED, uri) for uri in places.keys() - kept.keys()],
         )

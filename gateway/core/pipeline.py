@@ -183,12 +183,13 @@ class Pipeline:
         wanted = _wanted(call, self._config.subscriptions.uri_bytes)
         caller = self._caller(call, principal)
         deadline = asyncio.get_running_loop().time() + self._config.subscriptions.acknowledge
+        places, silent = await self._places(wanted.uris, caller, deadline)
         stream = await self._hub.subscribe(
             call.id,
             self._federation.endpoint,
             principal,
-            self._advertised(wanted, caller),
-            await self._places(wanted.uris, caller, deadline),
+            msgspec.structs.replace(self._advertised(wanted, caller), uris=silent),
+            places,
             self._tracked(wanted.tasks, call, caller),
             deadline=deadline,
             sight=caller.sight,
@@ -233,11 +234,14 @@ class Pipeline:
         caller = self._as(principal, capabilities)
         odd = uri_problem(uri) is not None or _REPLACED in uri
         found = None if odd else await self._directory.owner(uri, caller)
+        if found is not None:
+            verdict = self._directory.judge(found[0], "resource", found[1], caller)
+            if verdict is not None:
+                verdict.check()
+        elif not odd:  # what is hidden is subscribed to like what nobody has; nothing will be told of it
+            found = self._directory.claimant(uri, caller)
         if found is None or not found[1]:
             raise McpError.with_data(INVALID_PARAMS, "Resource not found", {"uri": uri})
-        verdict = self._directory.judge(found[0], "resource", found[1], caller)
-        if verdict is not None:
-            verdict.check()
         discovered = self._pool.discovered(found[0])
         if discovered is not None and not discover.subscribes(discovered.capabilities):
             raise McpError(INVALID_PARAMS, f"upstream {found[0]} does not tell of updates")
@@ -269,14 +273,18 @@ class Pipeline:
         verdict = self._directory.judge(upstream, kind, name, caller)
         return verdict is None or verdict.allowed
 
-    async def _places(self, uris: frozenset[str], caller: Caller, deadline: float) -> dict[str, Place]:
-        """Return where these resources lead; what nobody could own is left out.
+    async def _places(
+        self, uris: frozenset[str], caller: Caller, deadline: float
+    ) -> tuple[dict[str, Place], frozenset[str]]:
+        """Return where these resources lead, and those that are promised though nothing is told of them.
 
-        So is what this caller may not read, a second spelling of one resource, of which the client is told
-        under the first, and what holds the mark of a character that was none: that is not what the client
-        wrote.
+        Those are hidden from this caller: servers grant what they do not have, and silence is all that
+        follows. Left out is what nobody could own, what takes scopes that this caller lacks, a second
+        spelling of one resource, of which the client is told under the first, and what holds the mark of a
+        character that was none: that is not what the client wrote.
         """
         places: dict[str, Place] = {}
+        silent: set[str] = set()
         taken: set[Place] = set()
         for uri in sorted(uris)[: self._config.subscriptions.uris_per_stream]:
             if uri_problem(uri) is not None or _REPLACED in uri:
@@ -286,13 +294,27 @@ class Pipeline:
                     found = await self._directory.owner(uri, caller)
             except TimeoutError:
                 found = self._directory.known_owner(uri, caller)
-            if found is None or not found[1] or not self._allows(found[0], "resource", found[1], caller):
+            hidden = found is None
+            if found is None:
+                found = self._directory.claimant(uri, caller)
+            if found is None or not found[1]:
+                continue
+            if not hidden and not self._allows(found[0], "resource", found[1], caller):
                 continue
             place = Place(self._catalogue.followed(found[0], caller.principal), found[1])
-            if place not in taken:
-                taken.add(place)
+            if place in taken:
+                continue
+            taken.add(place)
+            if not hidden:
                 places[uri] = place
-        return places
+            elif self._tells(found[0]):
+                silent.add(uri)
+        return places, frozenset(silent)
+
+    def _tells(self, name: UpstreamName) -> bool:
+        """Whether an upstream is there that tells of the updates of resources."""
+        discovered = self._pool.discovered(name) if self._pool.available(name) else None
+        return discovered is not None and discover.subscribes(discovered.capabilities)
 
     async def tools(
         self, principal: Principal | None = None

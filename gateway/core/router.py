@@ -270,6 +270,13 @@ class UriTable:
         upstream = self._listed.get(exposed) or self._candidate(exposed, (seen or {}).get(exposed))
         return None if upstream is None else (upstream, exposed)
 
+    def claimant(self, exposed: str) -> tuple[UpstreamName, str] | None:
+        """Return who would be asked for this if nobody listed it and nothing were hidden."""
+        if (owner := self._owner(exposed)) is not None:
+            return owner
+        upstream = self._candidate(exposed, None, anyone=True)
+        return None if upstream is None else (upstream, exposed)
+
     def resolve_template(self, exposed: str) -> tuple[UpstreamName, str] | None:
         """Return the upstream and its own template or URI for a completion's `ref/resource` (F-34)."""
         if (owner := self._owner(exposed)) is not None:
@@ -285,12 +292,14 @@ class UriTable:
         original = shelf.namespace.original_uri(exposed) if shelf else None
         return (shelf.namespace.upstream, original) if shelf and original is not None else None
 
-    def _candidate(self, exposed: str, seen_at: UpstreamName | None) -> UpstreamName | None:
+    def _candidate(
+        self, exposed: str, seen_at: UpstreamName | None, *, anyone: bool = False
+    ) -> UpstreamName | None:
         shelves = [
             shelf
             for shelf in self._shelves
             if shelf.namespace.original_uri(exposed) == exposed
-            and (self._may is None or self._may(shelf.namespace.upstream, exposed))
+            and (anyone or self._may is None or self._may(shelf.namespace.upstream, exposed))
         ]
         if any(shelf.namespace.upstream == seen_at for shelf in shelves):
             return seen_at

@@ -12,6 +12,7 @@ from tests.support.listening import RESOURCES_CHANGED, TOOLS_CHANGED, UPDATED, l
 from tests.support.running import running
 from tests.support.scripted import ScriptedUpstream, error, result, tool
 
+SEARCH = "com.example/search"
 TASKS = "io.modelcontextprotocol/tasks"
 ABLE = {"extensions": {TASKS: {}}}
 TASK = {
@@ -232,16 +233,19 @@ async def test_completions_for_what_is_hidden_are_those_for_what_nobody_has(gate
 
 
 async def test_a_hidden_method_is_not_served(alpha):
-    """Also where the only upstream would take any."""
+    """Also where the only upstream would take any; what it does not know is told in the same words."""
     scoped = {"methods": ["com.example/scoped"], "scopes": ["read"]}
-    rules = [{"methods": ["com.example/open"]}, scoped, {"tools": ["*"]}]
+    rules = [{"methods": ["com.example/open", "com.example/absent"]}, scoped, {"tools": ["*"]}]
     async with running({"alpha": alpha}, access={"rules": rules}) as gateway:
         alpha.on("com.example/open", result({}))
         assert (await gateway.ask("com.example/open", judged=False)).status == 200
         hidden = await gateway.ask("com.example/hidden")
-        unknown = await gateway.ask("tasks/absent.hidden")
-        assert (hidden.status, hidden.code) == (unknown.status, unknown.code) == (404, -32601)
-        assert hidden.body.replace(b"com.example/", b"") == unknown.body.replace(b"tasks/absent.", b"")
+        for method in ("tasks/absent.hidden", "com.example/absent"):
+            unknown = await gateway.ask(method)
+            assert (hidden.status, hidden.code) == (unknown.status, unknown.code) == (404, -32601)
+            assert unknown.body.replace(method.encode(), b"com.example/hidden") == hidden.body
+            assert _headers(unknown) == _headers(hidden)
+        assert len(alpha.seen("com.example/absent")) == 1
         assert (await gateway.ask("com.example/scoped")).status == 403
         assert not alpha.seen("com.example/hidden")
         assert not alpha.seen("com.example/scoped")
@@ -376,13 +380,66 @@ async def test_a_stream_hears_of_tasks_of_tools_that_may_be_called(alpha):
 
 
 async def test_a_stream_is_promised_what_its_client_may_read(gateway, alpha):
-    """The rest is left out of the acknowledgement, like what nobody has."""
+    """What takes scopes or leads nowhere is left out; what is hidden is granted like what nobody has."""
     await gateway.ask("resources/list", **EVERYBODY)
-    wanted = uris("alpha+note://open", "alpha+note://hidden", "alpha+note://scoped", "beta+note://secret")
-    async with listening(gateway, wanted, uris("alpha+note://open")) as stream:
+    granted = uris("alpha+note://absent", "alpha+note://hidden", "alpha+note://open")
+    wanted = uris(*granted["resourceSubscriptions"], "alpha+note://scoped", "beta+note://secret")
+    async with listening(gateway, wanted, granted) as stream:
+        (seen,) = [one for one in alpha.listens if "resourceSubscriptions" in one.wanted]
+        assert seen.wanted["resourceSubscriptions"] == ["note://absent", "note://open"]
         await alpha.notify("notifications/resources/updated", uri="note://hidden")
         await alpha.notify("notifications/resources/updated", uri="note://open")
         assert await told(stream) == (UPDATED, "alpha+note://open")
+
+
+async def test_a_stream_for_nothing_but_what_is_hidden_is_like_one_for_what_nobody_has(gateway, alpha):
+    """To the shape of what is acknowledged."""
+    for name in ("hidden", "absent"):
+        wanted = uris(f"alpha+note://{name}")
+        async with listening(gateway, wanted) as stream:
+            await alpha.notify("notifications/resources/updated", uri="note://hidden")
+            await quiet(gateway)
+            stream.leave()
+
+
+async def test_nothing_is_promised_of_an_upstream_that_tells_of_no_updates(alpha):
+    """Neither of what is hidden nor of what nobody has."""
+    alpha.capabilities["resources"] = {}
+    async with running({"alpha": alpha}, access=OF_ALPHA) as gateway:
+        wanted = uris("alpha+note://absent", "alpha+note://hidden")
+        async with listening(gateway, wanted, {}):
+            pass
+
+
+async def test_a_notice_of_an_extension_is_for_those_who_may_reach_its_upstream(alpha, beta):
+    """Nobody else learns that it is there (L-22)."""
+    found = "notifications/com.example/search/found"
+    beta.capabilities["extensions"] = {SEARCH: {}}
+    options = {"capabilities": {"extensions": {SEARCH: {}}}, "judged": False}
+    tools = {"toolsListChanged": True}
+    async with (
+        running({"alpha": alpha, "beta": beta}, extensions=[SEARCH], **RULED) as gateway,
+        listening(gateway, tools, **options) as stream,
+        listening(gateway, tools, **EVERYBODY, **options) as everybody,
+    ):
+        await beta.notify(found, n=1)
+        assert (await everybody.event())["method"] == found
+        await alpha.notify("notifications/tools/list_changed")
+        assert await told(stream) == (TOOLS_CHANGED, None)
+
+
+async def test_an_upstream_out_of_reach_is_not_shown_the_credential_of_who_listens(alpha, beta):
+    """Where an upstream knows its callers it is followed as each, and only for those who may reach it."""
+    upstreams = {"alpha": alpha, "beta": {"url": beta.url, "auth": "forward"}}
+    tools = {"toolsListChanged": True}
+    async with (
+        running(upstreams, **RULED) as gateway,
+        listening(gateway, tools, token="TOK-ann"),
+        listening(gateway, tools, token="TOK-bob", **EVERYBODY),
+    ):
+        await beta.listening()
+        shown = {seen.header("authorization") for seen in beta.seen("subscriptions/listen")}
+        assert shown == {"Bearer TOK-bob"}
 
 
 async def test_a_stream_hears_of_lists_of_upstreams_that_it_may_reach(gateway, alpha, beta):
@@ -419,6 +476,11 @@ async def test_updates_below_a_resource_are_told_of_what_may_be_read(alpha, subr
         await alpha.notify("notifications/resources/updated", uri="note://folder/open")
         place = "alpha+note://folder/open" if subresources == "exact" else "alpha+note://folder/"
         assert await told(stream) == (UPDATED, place)
+
+
+def _headers(answer):
+    """Return what an answer says beside its body, but for when and how much."""
+    return [header for header in answer.headers if header[0].lower() not in ("date", "content-length")]
 
 
 def _masked(answer, params):

@@ -155,6 +155,25 @@ async def test_a_cursor_shows_no_more_than_its_caller_may_see_now(alpha):
         assert b"payroll" not in refused.body
 
 
+async def test_pages_that_are_kept_for_one_sight_are_for_no_other(alpha):
+    """F-21, Z-08: the same person with fewer scopes is not given the next page of what more had shown."""
+    alpha.tools = [tool(f"{kind}{n}") for n in range(3) for kind in ("look", "payroll")]
+    async with AuthorizationServer() as corp:
+        corp.extra = {"aud": f"{PUBLIC}/mcp"}
+        ways = {"tokens": {"corp": {"issuer": corp.issuer}}}
+        rules = [{"tools": ["payroll*"], "scopes": ["pay"], "refusal": "hide"}, {}]
+        limits = {"page_size": 2}
+        async with ruled(alpha, rules, authentication=ways, public_url=PUBLIC, limits=limits) as gateway:
+            rich, poor = corp.mint("alice", scope="pay"), corp.mint("alice")
+            cursor = (await gateway.ask("tools/list", token=rich)).result["nextCursor"]
+            assert (
+                "alpha__payroll1" in (await gateway.ask("tools/list", {"cursor": cursor}, token=rich)).names
+            )
+            refused = await gateway.ask("tools/list", {"cursor": cursor}, token=poor)
+            assert refused.code == -32602
+            assert b"payroll" not in refused.body
+
+
 async def test_a_bare_name_does_not_lead_to_what_is_hidden(alpha):
     """K-10: an MCP App's own name for a tool counts where the tool may be known of."""
     alpha.capabilities["extensions"] = {UI: {}}
@@ -203,6 +222,28 @@ async def test_claims_of_a_token_choose_its_rules(alpha):
             assert (await gateway.ask("tools/list", token=plain)).names == ["alpha__look"]
             assert (await gateway.ask("tools/list", token=poor)).names == []
             assert (await gateway.ask("tools/call", {"name": "alpha__look"}, token=poor)).status == 403
+
+
+async def test_to_older_clients_what_is_hidden_is_what_nobody_has(alpha):
+    """Also where they subscribe to it, or call a method of an extension."""
+    rules = [
+        {"resources": ["note://a"], "methods": ["com.example/hidden"], "deny": True},
+        {"resources": ["note://scoped"], "scopes": ["admin"]},
+        {},
+    ]
+    async with ruled(alpha, rules) as gateway:
+        async with LegacyClient(gateway.addresses.endpoints[0], "2025-11-25", token=ANN) as ann:
+            await ann.initialize()
+            for name in ("a", "absent"):
+                assert await ann.result("resources/subscribe", {"uri": f"alpha+note://{name}"}) == {}
+            async with ann.open("resources/subscribe", {"uri": "alpha+note://scoped"}) as refused:
+                assert (await refused.begun()).status == 403
+            hidden, unknown = [await ann.error(f"com.example/{name}") for name in ("hidden", "absent")]
+            assert unknown["message"] == "Method not found: com.example/absent"
+            assert hidden == {**unknown, "message": "Method not found: com.example/hidden"}
+            assert not alpha.seen("com.example/hidden")
+        asked = [one.wanted.get("resourceSubscriptions", []) for one in alpha.listens]
+        assert "note://a" not in [uri for uris in asked for uri in uris]
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
