@@ -336,12 +336,18 @@ class Link:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
-        there, thither = await asyncio.open_unix_connection(self._target)
-        self._ends |= {writer, thither}
+        ends = {writer}
+        self._ends |= ends
         try:
-            await asyncio.gather(_pass(reader, thither), _pass(there, writer))
+            there, thither = await asyncio.open_unix_connection(self._target)
+            ends.add(thither)
+            self._ends |= ends
+            if self._server is not None:
+                await asyncio.gather(_pass(reader, thither), _pass(there, writer))
         finally:
-            self._ends -= {writer, thither}
+            for one in ends:
+                one.transport.abort()
+            self._ends -= ends
             self._running.discard(task)
 
 
