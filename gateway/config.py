@@ -1,6 +1,6 @@
 """How a file becomes a configuration, and how the rest of the gateway calls its parts.
 
-The models are in `settings/models`, on one page.
+The models are in `settings/models`, and in what that names.
 """
 
 import os
@@ -34,32 +34,33 @@ from gateway.settings.document import (
 from gateway.settings.draft import FIRST, Draft, draft
 from gateway.settings.explain import explain
 from gateway.settings.json_schema import json_schema
+from gateway.settings.limits import Limits, Subscriptions
 from gateway.settings.model import TlsFiles
 from gateway.settings.models import (
-    Auth,
-    Breaker,
     Cache,
-    CachedCall,
     Config,
     Cors,
     Endpoint,
     Identity,
-    Limits,
     Log,
     Names,
     RedisTls,
     Secrets,
-    Subscriptions,
-    Tls,
-    ToolRules,
-    Upstream,
-    UpstreamCache,
     contradictions,
 )
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
 from gateway.settings.rules import odd_rules
 from gateway.settings.signing import read_signing_key
+from gateway.settings.upstreams import (
+    Auth,
+    Breaker,
+    CachedCall,
+    Tls,
+    ToolRules,
+    Upstream,
+    UpstreamCache,
+)
 from gateway.settings.values import Address, FromFile, Rate, is_loopback, parse_address, shown_url
 
 __all__ = [
