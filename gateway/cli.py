@@ -188,15 +188,44 @@ def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
     """Return where everything is, as bound, and what stands behind it; one line of JSON for a program."""
     urls = dict(zip(settings.endpoints, addresses.endpoints, strict=True))
     if as_json:
-        places = {"endpoints": urls, "admin": addresses.admin, "upstreams": list(settings.upstreams)}
+        ways = settings.authentication
+        places = {
+            "endpoints": urls,
+            "admin": addresses.admin,
+            "upstreams": list(settings.upstreams),
+            "verified": ways.on,
+            "anonymous": ways.anonymous or not ways.on,
+        }
         return json.dumps(places, ensure_ascii=False)
     rows = [("endpoint", url, ", ".join(_behind(settings, path))) for path, url in urls.items()]
+    rows.append(("callers", *_who_comes_in(settings)))
     if addresses.admin:
         rows.append(("admin", addresses.admin, "/healthz /readyz /metrics /status.json /explain /purge"))
     for name, upstream in settings.upstreams.items():
         details = f"prefix {upstream.prefix or 'none'}, auth {upstream.auth.kind}"
         rows.append((f"upstream {name}", upstream.place, details))
     return f"MCP Gateway {config.VERSION}\n{_table(rows)}"
+
+
+def _who_comes_in(settings: Config) -> tuple[str, str]:
+    """Return whether and how callers are verified, and whether rules say what they may do."""
+    ways, access = settings.authentication, settings.access
+    known = []
+    if ways.tokens:
+        known.append(f"tokens of {', '.join(ways.tokens)}")
+    if ways.keys:
+        known.append(_count(ways.keys, "API key"))
+    if ways.certificates.source is not None:
+        known.append("certificates")
+    if ways.on:
+        who = f"verified by {' or '.join(known)}{'; others are anonymous' if ways.anonymous else ''}"
+    else:
+        who = "not verified: everybody comes in"
+    otherwise = "denied" if access.denies else "allowed"
+    what = (
+        f"{_count(access.rules, 'rule')} of access, else {otherwise}" if access.on else "may use everything"
+    )
+    return who, what
 
 
 def _behind(settings: Config, path: str) -> list[str]:
@@ -509,7 +538,7 @@ def _key(name: str, *, as_json: bool) -> int:
     print(f"# the key of key:{name}, which is shown this once:\n{key}\n")
     print("# and what knows it again, for the configuration:")
     print(f"authentication:\n  keys:\n    {json.dumps(name)}:\n      hash: {hashed}")
-    print("      # scopes: [read]          # what it grants\n      # expires: 2027-01-31     # when it ends")
+    print("      # scopes: [read]          # what it grants\n      # expires: 2027-01-31     # its last day")
     print("next: give the key to its caller, who sends it as `Authorization: Bearer KEY`", file=sys.stderr)
     return FINE
 

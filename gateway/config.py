@@ -289,8 +289,11 @@ def _claimed_twice(config: Config) -> Iterator[str]:
 def _odd_entrance(config: Config) -> Iterator[str]:
     """Yield what looks like a door and is none, or leads to another one."""
     authentication, public = config.authentication, config.public_url or ""
-    if authentication.model_fields_set and not authentication.on:
-        yield "authentication verifies nobody: it names neither tokens nor keys, nor a source of certificates"
+    if not (authentication.on or is_loopback(f"http://{config.listen}")):
+        yield (
+            f"listen: {config.listen} lets in everybody who reaches it, and nobody is verified: "
+            "`authentication` says how callers prove who they are"
+        )
     if authentication.tokens and public.lower().startswith("http:") and not is_loopback(public):
         yield f"public_url: tokens for {public} travel unencrypted, and clients may refuse to send any there"
     for name, upstream in config.upstreams.items():

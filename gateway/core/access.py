@@ -160,7 +160,7 @@ class Policy:
     """The rules of one endpoint."""
 
     def __init__(self, config: Config, endpoint: str) -> None:
-        allows = config.access.default == "allow"
+        allows = not config.access.denies
         self.default = Verdict(allows, allows, not allows, None)
         served = config.endpoints[endpoint].upstreams
         names = [UpstreamName(name) for name in (config.upstreams if served is None else served)]
@@ -230,7 +230,7 @@ class Policy:
 
 def policy_of(config: Config, endpoint: str) -> Policy | None:
     """Return the rules of one endpoint, None where everybody who comes in may use everything."""
-    return Policy(config, endpoint) if config.access.rules else None
+    return Policy(config, endpoint) if config.access.on else None
 
 
 def somebody(

@@ -109,7 +109,7 @@ class ApiKey(Model):
     scopes: list[ScopeToken] = []
     """What it grants."""
     expires: Moment | None = None
-    """When it ends, such as 2027-01-31 or 2027-01-31T12:00:00Z."""
+    """When it ends: a time such as 2027-01-31T12:00:00Z, or a date, the last day on which it counts (UTC)."""
 
 
 class Certificates(Model):
@@ -234,9 +234,20 @@ class AccessRule(Model):
 
 
 class Access(Model):
-    """What callers may see and use; without rules everybody who comes in may use everything."""
+    """What callers may see and use; without it everybody who comes in may use everything."""
 
     rules: list[AccessRule] = []
     """From top to bottom; the first that fits decides."""
-    default: Literal["allow", "deny"] = "deny"
-    """What becomes of what no rule fits, where there are rules."""
+    default: Literal["allow", "deny"] | None = None
+    """What becomes of what no rule fits: by default deny where there are rules, allow where there are none.
+    So `default: deny` alone denies everything."""
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is denied to anybody."""
+        return bool(self.rules) or self.default == "deny"
+
+    @property
+    def denies(self) -> bool:
+        """Whether what no rule fits is denied."""
+        return self.default == "deny" or (self.default is None and bool(self.rules))

@@ -226,7 +226,13 @@ class Config(Model):
 
 
 def contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
-    """Yield limits that another limit takes back, defaults included."""
+    """Yield what takes back what stands elsewhere, or looks as if it did something; defaults included."""
+    if "authentication" in config.model_fields_set and not config.authentication.on:
+        # Whoever writes it believes that callers are verified: they would all be let in (Z-18).
+        yield (
+            ("authentication",),
+            "it verifies nobody: name `tokens`, `keys` or a source of `certificates`, or leave it out",
+        )
     for name, upstream in config.upstreams.items():
         place: YamlPath = ("upstreams", name)
         if upstream.timeout > upstream.max_timeout:

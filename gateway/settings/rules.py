@@ -17,8 +17,13 @@ def odd_rules(config: Config) -> Iterator[str]:
         if first is not None:
             yield f"{place} never decides: access.rules[{first}] is about all of it"
         yield from (f"{place}.{text}" for text in _pointless(rule, config))
-    if not rules and "default" in config.access.model_fields_set:
-        yield "access.default has no effect: without rules everybody who comes in may use everything"
+    if config.access.on and not rules:
+        yield "access denies everything to everybody: there are no rules that allow anything"
+    elif "access" in config.model_fields_set and not rules and config.access.default is None:
+        yield (
+            "access holds no rules: everybody who comes in may use everything; write rules, or default: deny"
+            ", or leave it out"
+        )
 
 
 def _pointless(rule: AccessRule, config: Config) -> Iterator[str]:

@@ -65,6 +65,8 @@ _SCOPE = r"[\x21\x23-\x5b\x5d-\x7e]{1,256}"
 _CALLER_NAME = r"[A-Za-z0-9_.-]{1,64}"
 _KEY_HASH = r"sha256:[0-9a-fA-F]{64}"
 _RATE = r"([0-9]{1,9})/(s|m|h|d)"
+_DAY = 86_400.0
+_MOMENT_FORMS = "expected a date, or a date and time: 2027-01-31, 2027-01-31T12:00:00Z"
 _RATE_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 ALGORITHMS = (
     "RS256",
@@ -440,23 +442,25 @@ def _key_hash(value: str) -> str:
 
 
 def parse_moment(value: object) -> object:
-    """Return the seconds since the epoch that a date, or a date and time with a zone, stands for."""
-    if isinstance(value, datetime):
-        moment = value
-    elif isinstance(value, date):
-        moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
-    elif isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(
-                "expected a date, or a date and time: 2027-01-31, 2027-01-31T12:00:00Z"
-            ) from None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    """Return the seconds since the epoch at which ends what lasts until then; of a date alone, its last."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    else:
-        raise ValueError("expected a date, or a date and time: 2027-01-31, 2027-01-31T12:00:00Z")
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    moment = _read_moment(value) if isinstance(value, str) else value
+    if isinstance(moment, datetime):
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    if isinstance(moment, date):
+        # Whoever writes a last day means to use it.
+        return datetime(moment.year, moment.month, moment.day, tzinfo=UTC).timestamp() + _DAY
+    raise ValueError(_MOMENT_FORMS)
+
+
+def _read_moment(text: str) -> date | None:
+    for kind in (date, datetime):
+        try:
+            return kind.fromisoformat(text)
+        except ValueError:
+            continue
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,32 @@ def test_serve_tells_programs_in_one_line(good: str, capsys: pytest.CaptureFixtu
         "endpoints": {"/mcp": "http://127.0.0.1:4711/mcp", "/mcp/dev": "http://127.0.0.1:4711/mcp/dev"},
         "admin": "http://127.0.0.1:4712",
         "upstreams": ["time", "gh"],
+        "verified": False,
+        "anonymous": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "not verified: everybody comes in  may use everything"),
+        ("access: {default: deny}", "not verified: everybody comes in  0 rules of access, else denied"),
+        (
+            "authentication: {tokens: {corp: {issuer: 'https://a'}}, anonymous: true, keys: {ci: {hash: "
+            f"'sha256:{64 * 'a'}'}}}}}}\naccess: {{rules: [{{deny: true}}], default: allow}}",
+            "verified by tokens of corp or 1 API key; others are anonymous  1 rule of access, else allowed",
+        ),
+    ],
+)
+def test_serve_says_who_comes_in(
+    more: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever starts it sees whether it is open to all."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text(f"upstreams: {{a: http://a}}\n{more}\n")
+    assert main(["serve", str(path)], app=ScriptedApp()) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "callers" in line]
+    assert " ".join(said.split()) in " ".join(line.split())
 
 
 def test_serve_listens_where_it_is_told_whatever_the_file_says(

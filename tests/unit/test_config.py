@@ -424,15 +424,19 @@ SHARED = "secrets: {keys: [0123456789abcdef]}\ncache: {redis: 'rediss://r', "
             UP + SHARED + "redis_tls: {insecure_skip_verify: true}}",
             "cache.redis_tls.insecure_skip_verify: any",
         ),
-        (UP + "listen: 0.0.0.0:8080", "listen: 0.0.0.0:8080 answers to any Host header"),
-        (UP + "listen: '[::]:8080'", "name under `hosts` how clients reach it"),
+        (
+            UP + "listen: 0.0.0.0:8080\nhosts: [a]",
+            "listen: 0.0.0.0:8080 lets in everybody who reaches it, and nobody is verified",
+        ),
+        (UP + "access: {default: deny}", "access denies everything to everybody"),
+        (UP + "access: {}", "access holds no rules: everybody"),
+        (UP + "access: {rules: []}", "access holds no rules: everybody"),
         (UP + "trusted_proxies: [10.0.0.0/8, '::/0']", "trusted_proxies: ::/0 is everybody"),
         (
             UP + "listen: 10.0.0.1:80\nhosts: [a]\n"
             f"authentication: {{keys: {{ci: {{hash: 'sha256:{64 * 'a'}'}}}}}}",
             "listen: 10.0.0.1:80 is neither TLS (tls.cert_file) nor behind",
         ),
-        (UP + "authentication: {scopes: [mcp]}", "authentication verifies nobody"),
         (
             UP + "public_url: http://mcp.svc\nauthentication: {tokens: {a: {issuer: 'https://a'}}}",
             "tokens for http://mcp.svc travel unencrypted",
@@ -482,12 +486,33 @@ def test_what_is_worth_a_second_look_is_said(text: str, said: str) -> None:
     assert "(C-" not in warning
 
 
+def test_a_listener_for_others_is_warned_of() -> None:
+    """Any Host header, and anybody (Z-18)."""
+    for listen in ("0.0.0.0:8080", "'[::]:8080'"):
+        host, anybody = warned(UP + f"listen: {listen}")
+        assert "answers to any Host header; name under `hosts` how clients reach it" in host
+        assert "nobody is verified" in anybody
+
+
+@pytest.mark.parametrize("written", ["", "{}", "{scopes: [mcp]}", "{anonymous: true}", "{keys: {}}"])
+def test_authentication_that_verifies_nobody_is_a_mistake(written: str) -> None:
+    """Whoever writes it believes that strangers are kept out, and all would be let in (Z-18)."""
+    (said,) = problems(UP + f"authentication: {written}")
+    assert "it verifies nobody" in said
+
+
+ENTRANCE = (
+    "listen: 0.0.0.0:8080\ntrusted_proxies: [10.0.0.0/8]\n{}\n"
+    f"authentication: {{{{keys: {{{{ci: {{{{hash: 'sha256:{64 * 'a'}'}}}}}}}}}}}}"
+)
+
+
 @pytest.mark.parametrize(
     "text",
     ["upstreams: {a: {url: 'http://127.0.0.9/mcp', auth: {bearer: abcdef}}}",
      "upstreams: {a: {url: 'http://[::1]:1/mcp', auth: {bearer: abcdef}}}",
      "upstreams: {a: {url: http://localhost:1/mcp, auth: {bearer: abcdef}}}",
-     UP + "listen: 0.0.0.0:8080\nhosts: [mcp.example.com]", UP + "listen: 10.0.0.1:8080\nhosts: ['*']",
+     UP + ENTRANCE.format("hosts: [mcp.example.com]"), UP + ENTRANCE.format("hosts: ['*']"),
      "upstreams: {a: {url: http://a, methods: [x]}, b: {url: http://b, methods: [x]}}\n"
      "endpoints: {/a: {upstreams: [a]}, /b: {upstreams: [b]}}",
      UP + "public_url: http://localhost:1\nauthentication: {tokens: {a: {issuer: 'https://a'}}}",

@@ -35,9 +35,19 @@ def sight(
 
 
 def test_without_rules_there_is_nothing_to_judge() -> None:
-    """Then not one instruction is spent on it, whatever the default says."""
-    assert policy_of(settings("[]"), "/mcp") is None
+    """Then not one instruction is spent on it."""
+    assert policy_of(settings("[]", default="allow"), "/mcp") is None
     assert policy_of(settings("[{tools: [x]}]"), "/mcp") is not None
+
+
+def test_a_default_of_deny_alone_denies_everything() -> None:
+    """To everybody: it may have been written before the rules."""
+    policy = policy_of(settings("[]", default="deny"), "/mcp")
+    assert policy is not None
+    seen = policy.sight(ALICE)
+    assert seen.judge(NOTES, "tool", "search").hidden
+    assert not seen.lists(NOTES, "prompt", "greet")
+    assert not seen.reaches(NOTES)
 
 
 def test_the_first_rule_that_fits_decides() -> None:

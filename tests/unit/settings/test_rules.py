@@ -75,11 +75,20 @@ def test_a_rule_that_wants_scopes_which_nobody_has_is_said() -> None:
     assert "access.rules[0].scopes: nobody has any" in warning
 
 
-def test_a_default_without_rules_is_said() -> None:
-    """Whoever writes `default: deny` and nothing else means something."""
-    warnings: list[str] = []
-    load(f"{UPSTREAMS}access: {{default: deny}}", warn=warnings.append)
-    assert any("access.default has no effect" in warning for warning in warnings)
+@pytest.mark.parametrize(
+    ("access", "on", "denies"),
+    [
+        ("{default: deny}", True, True),
+        ("{default: allow}", False, False),
+        ("{rules: []}", False, False),
+        ("{rules: [{}]}", True, True),
+        ("{rules: [{deny: true}], default: allow}", True, False),
+    ],
+)
+def test_a_default_counts_without_rules_too(access: str, on: bool, denies: bool) -> None:
+    """Whoever writes `default: deny` and nothing else means it."""
+    found = load(f"{UPSTREAMS}access: {access}").access
+    assert (found.on, found.denies) == (on, denies)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Each notation: what it accepts, what it says otherwise, and that writing undoes reading."""
 
+from datetime import date, datetime
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.settings import values
-from gateway.settings.values import FromFile, parse_address, show_duration, show_size, shown_url, slug
+from gateway.settings.values import (
+    FromFile,
+    parse_address,
+    parse_moment,
+    show_duration,
+    show_size,
+    shown_url,
+    slug,
+)
 
 FILE = FromFile(Path("/"))
 
@@ -303,3 +312,26 @@ def test_a_trusted_proxy_is_a_network(text: str, fine: bool) -> None:
         assert read(values.Network, text) == text
     else:
         refusal(values.Network, text)
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        ("2027-01-31", "2027-02-01T00:00:00+00:00"),
+        ("2027-01-31T12:00:00Z", "2027-01-31T12:00:00+00:00"),
+        ("2027-01-31T00:00:00", "2027-01-31T00:00:00+00:00"),
+        ("2027-01-31T12:00:00+02:00", "2027-01-31T10:00:00+00:00"),
+        (date(2027, 1, 31), "2027-02-01T00:00:00+00:00"),
+        (datetime(2027, 1, 31, 12), "2027-01-31T12:00:00+00:00"),
+    ],
+)
+def test_what_ends_on_a_day_lasts_until_its_end(written: object, ends: str) -> None:
+    """Whoever writes a last day means to use it; times without a zone are UTC, as days are."""
+    assert parse_moment(written) == datetime.fromisoformat(ends).timestamp()
+
+
+@pytest.mark.parametrize("written", ["tomorrow", "2027-13-01", "", True, None, [2027]])
+def test_what_is_no_moment(written: object) -> None:
+    """It is not guessed when a key ends."""
+    with pytest.raises(ValueError, match="expected a date"):
+        parse_moment(written)
