@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
 _LONGEST_ARGUMENTS = 64 * 1024
-_KEY_PREFIX = "mcpgw_"
-"""How a key begins, so that those who look for secrets in what leaks know one."""
 
 _EXAMPLES = """\
 examples:
@@ -525,7 +523,7 @@ def _refused(status: int, answer: Mapping[str, Any]) -> int:
 
 def _key(name: str, *, as_json: bool) -> int:
     """Make a key for a caller; only its hash is for the configuration, and the key itself is kept nowhere."""
-    key = f"{_KEY_PREFIX}{secrets.token_urlsafe(32)}"
+    key = f"{config.KEY_PREFIX}{secrets.token_urlsafe(32)}"
     hashed = f"sha256:{sha256(key.encode()).hexdigest()}"
     try:
         config.Authentication.model_validate({"keys": {name: {"hash": hashed}}})

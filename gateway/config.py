@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gateway.settings import mcp_servers
 from gateway.settings.callers import (
+    KEY_PREFIX,
     Access,
     AccessRule,
     ApiKey,
@@ -65,6 +66,7 @@ from gateway.settings.values import Address, FromFile, Rate, is_loopback, parse_
 
 __all__ = [
     "FIRST",
+    "KEY_PREFIX",
     "MASKED_FROM",
     "VERSION",
     "Access",

@@ -151,22 +151,35 @@ class KeySet:
         await self._renewed(places)
         return fitting(self._keys, kid, algorithm)
 
-    async def look_again(self, kid: str | None, algorithm: str, places: Places = no_bound) -> tuple[Key, ...]:
-        """Return the keys as they are now, because what is known does not do.
+    async def look_again(
+        self, kid: str | None, algorithm: str, places: Places = no_bound
+    ) -> tuple[tuple[Key, ...], bool]:
+        """Return the keys because what is known does not do, and whether they are what they are by now.
 
         Keys that were looked for a moment ago are not looked for again: whoever makes up names would keep
         the server busy. Raises IssuerDown when nobody can say.
         """
         now = self._clock()
-        if self._under_way is not None or now - self._looked >= LOOK_AGAIN:
-            if self._under_way is None:
-                self._looked = now
+        begins = self._under_way is None and now - self._looked >= LOOK_AGAIN
+        if begins:
+            self._looked = now
+        if begins or self._under_way is not None:
             await self._refreshed(places)
-        return fitting(self._keys, kid, algorithm)
+        return fitting(self._keys, kid, algorithm), begins
+
+    @property
+    def age(self) -> float:
+        """How long ago the keys were fetched."""
+        return math.inf if self._fetched is None else self._clock() - self._fetched
+
+    @property
+    def rest(self) -> float:
+        """In how many seconds they may be looked for again."""
+        return max(0.0, self._looked + LOOK_AGAIN - self._clock())
 
     async def _renewed(self, places: Places) -> None:
         """Make sure that there are keys, and that their time is not over."""
-        age = math.inf if self._fetched is None else self._clock() - self._fetched
+        age = self.age
         if age < self._ttl * _EARLY:
             return
         if age < self._ttl or (self._failures and age < self._ttl + GRACE):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gateway.front.admission import Places
 from gateway.front.issuers import Issuer, IssuerDown
 from gateway.front.keyset import Key, KeySet, read_keys
-from gateway.front.tokens import Proof, Refused, Terms, Token, judge, judge_header
+from gateway.front.tokens import Proof, Refused, Terms, Token, issued, judge, judge_header
 from gateway.protocol.call import Partition
 from gateway.support.tasks import Background
 
@@ -25,6 +25,9 @@ _Question: TypeAlias = "asyncio.Task[Mapping[str, object] | IssuerDown]"
 
 _UNREAD = Refused("invalid_token", "The token does not count: it is no signed token")
 _UNPROVEN = Refused("invalid_token", "The token does not count: no key of its issuer has signed it")
+_KEY_TO_COME = (
+    "Whether the token counts cannot be said now, as its key may be newer than those that are known"
+)
 _INACTIVE = Refused("invalid_token", "The token does not count: its issuer says that it is not active")
 
 
@@ -87,7 +90,7 @@ class Signed:
         if isinstance(proof, Refused):
             return proof
         try:
-            return proof if await self._signed(token, places) else _UNPROVEN
+            return await self._unsigned(token, places, now) or proof
         except IssuerDown as error:
             return _unavailable(error)
 
@@ -106,13 +109,23 @@ class Signed:
             return Examined(self.name, f"it {signs}, and none of that is accepted", advice)
         return Examined(self.name, f"has {len(keys)} key(s), for {', '.join(accepted)}")
 
-    async def _signed(self, token: Token, places: Places) -> bool:
+    async def _unsigned(self, token: Token, places: Places, now: Callable[[], float]) -> Refused | None:
+        """Return why a signature is none of the issuer's, None where it is.
+
+        Of a new token that cannot be said while its key may be newer than the keys: its client would throw
+        away a good one.
+        """
         keys = await self.keys.keys(token.key, token.algorithm, places)
         if _verified(token, keys):
-            return True
+            return None
         if keys and token.key is not None:
-            return False
-        return _verified(token, await self.keys.look_again(token.key, token.algorithm, places))
+            return _UNPROVEN
+        keys, certain = await self.keys.look_again(token.key, token.algorithm, places)
+        if _verified(token, keys):
+            return None
+        if certain or now() - issued(token.claims) > self.keys.age + self._terms.leeway:
+            return _UNPROVEN
+        return Refused("unavailable", _KEY_TO_COME, max(1.0, self.keys.rest))
 
 
 class Asked:

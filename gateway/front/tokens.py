@@ -7,7 +7,7 @@ import binascii
 import json
 import math
 import re
-from base64 import urlsafe_b64decode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TypeAlias
@@ -24,6 +24,10 @@ _LONGEST_SUBJECT = 1024
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Other signed tokens of the same issuer, such as for logging out, are no access tokens (RFC 8725, 3.11)."""
+_OF_OTHERS = frozenset({"at_hash", "c_hash", "events"})
+"""Claims that only tokens about a login, or its end, have; most of these are of type JWT."""
+_KINDS_OF_OTHERS = frozenset({"id", "serialized-id", "refresh", "offline", "logout"})
+"""What Keycloak has in the claim `typ` of tokens that are not for access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Token:
     claims: Claims
     signed: bytes = field(repr=False)
     signature: bytes = field(repr=False)
+    plain: bool = True
+    """Whether the signature is spelled as any issuer spells it; its last bits may mean nothing."""
 
     @property
     def algorithm(self) -> str:
@@ -94,7 +100,8 @@ def read(text: str) -> Token | None:
         signature = _decode(parts[2])
     except (ValueError, RecursionError):
         return None
-    return Token(header, claims, text.rpartition(".")[0].encode(), signature)
+    plain = urlsafe_b64encode(signature).rstrip(b"=") == parts[2].encode()
+    return Token(header, claims, text.rpartition(".")[0].encode(), signature, plain)
 
 
 def judge_header(token: Token, algorithms: Iterable[str]) -> Refused | None:
@@ -111,6 +118,8 @@ def judge_header(token: Token, algorithms: Iterable[str]) -> Refused | None:
         return _refused("it is another kind of token than for access")
     if "kid" in token.header and token.key is None:
         return _refused("its header is malformed")
+    if not token.plain:  # else one token would be several credentials
+        return _refused("its signature is malformed")
     return None
 
 
@@ -124,6 +133,8 @@ def judge(claims: Claims, terms: Terms, resource: str, now: float, *, signed: bo
     problem = _outside(claims, terms.leeway, now, ends=signed)
     if problem is not None:
         return _refused(problem)
+    if not _is_for_access(claims):
+        return _refused("it is another kind of token than for access")
     if not _is_for(claims.get("aud"), terms.audiences or (resource,)):
         return _refused("it is for another audience")
     if "cnf" in claims:
@@ -133,6 +144,12 @@ def judge(claims: Claims, terms: Terms, resource: str, now: float, *, signed: bo
         return _refused("it does not say whose it is")
     ends = _number(claims.get("exp"))
     return Proof(subject, scopes_of(claims), now + STANDING if ends is None else ends + terms.leeway, claims)
+
+
+def issued(claims: Claims) -> float:
+    """Return when a token was made, as it says; where it does not, that may be at any time."""
+    made = _number(claims.get("iat"))
+    return math.inf if made is None else made
 
 
 def scopes_of(claims: Claims) -> frozenset[str]:
@@ -164,13 +181,25 @@ def _outside(claims: Claims, leeway: float, now: float, *, ends: bool) -> str | 
         if name in claims and _number(claims[name]) is None:
             return "a time in it is malformed"
     exp, nbf, iat = (_number(claims.get(name)) for name in ("exp", "nbf", "iat"))
-    if exp is None:
-        return "it does not say when it ends" if ends else None
-    if now >= exp + leeway:
+    if exp is None and ends:
+        return "it does not say when it ends"
+    if exp is not None and now >= exp + leeway:
         return "it has expired"
     if max(nbf or 0.0, iat or 0.0) > now + leeway:
         return "it does not count yet"
     return None
+
+
+def _is_for_access(claims: Claims) -> bool:
+    """Whether a token is for access, by its claims: where its audience is a client, ID tokens have the same.
+
+    A nonce is in ID tokens, but older Keycloaks have it in access tokens as well, and say what those are.
+    """
+    kind, use = claims.get("typ"), claims.get("token_use")
+    named = kind.lower() if isinstance(kind, str) else ""
+    if use == "id" or named in _KINDS_OF_OTHERS or not _OF_OTHERS.isdisjoint(claims):
+        return False
+    return "nonce" not in claims or use == "access" or named == "bearer"
 
 
 def _number(value: object) -> float | None:

@@ -29,6 +29,9 @@ from gateway.settings.values import (
     Wait,
 )
 
+KEY_PREFIX = "mcpgw_"
+"""How an API key begins, so that those who look for secrets in what leaks know one."""
+
 
 class ServerTls(Model):
     """TLS on the endpoints' listener; the files are read again when they change."""

@@ -233,12 +233,28 @@ async def test_an_unknown_key_is_looked_for_once_in_a_while(background: Backgrou
     server, clock = Server(document(RSA), document(RSA), document(RSA, EC)), Clock()
     keys = keyset(server, background, clock)
     await keys.keys("rsa", "RS256")
+    assert await keys.look_again("made-up", "RS256") == ((), True)
     for _ in range(50):
-        assert await keys.look_again("made-up", "RS256") == ()
+        assert await keys.look_again("made-up", "RS256") == ((), False)
     assert server.asked == 2
-    clock.advance(LOOK_AGAIN)
-    assert names(await keys.look_again("ec", "ES256")) == ["ec"]
-    assert server.asked == 3
+    clock.advance(1.0)
+    assert (keys.age, keys.rest) == (1.0, LOOK_AGAIN - 1.0)
+    clock.advance(keys.rest)
+    found, certain = await keys.look_again("ec", "ES256")
+    assert (names(found), certain, server.asked) == (["ec"], True, 3)
+
+
+async def test_whoever_joins_a_look_does_not_know_it_all(background: Background) -> None:
+    """It may have begun before the key was there."""
+    server, clock = Server(document(RSA), document(RSA)), Clock()
+    keys = keyset(server, background, clock)
+    await keys.keys("rsa", "RS256")
+    server.gate.clear()
+    looking = [asyncio.create_task(keys.look_again("ec", "ES256")) for _ in range(3)]
+    await asyncio.sleep(0)
+    server.gate.set()
+    assert [certain for _, certain in await asyncio.gather(*looking)] == [True, False, False]
+    assert server.asked == 2
 
 
 async def test_old_keys_go_on_while_the_issuer_is_out_of_reach(background: Background) -> None:

@@ -118,6 +118,19 @@ def test_a_header_that_is_not_accepted(header: dict[str, Any], why: str) -> None
     assert reason(refused) == why
 
 
+@pytest.mark.parametrize("signature", ["c2lnbg", "c2lnbh", "c2lnbv", "c2h"])
+def test_a_signature_has_one_spelling(signature: str) -> None:
+    """Else one token would be several credentials: the last bits of it mean nothing."""
+    token = read(compact({"alg": "RS256"}, claims(), signature))
+    assert token is not None
+    refused = judge_header(token, ["RS256"])
+    if signature == "c2lnbg":
+        assert refused is None
+    else:
+        assert refused is not None
+        assert reason(refused) == "its signature is malformed"
+
+
 @pytest.mark.parametrize("kind", [None, "JWT", "at+jwt", "AT+JWT", "application/at+jwt"])
 def test_access_tokens_are_called_in_several_ways(kind: str | None) -> None:
     """Most issuers say JWT, RFC 9068 says at+jwt, some say nothing."""
@@ -161,6 +174,14 @@ def test_access_tokens_are_called_in_several_ways(kind: str | None) -> None:
         ({"sub": "\ud800"}, "it does not say whose it is"),
         ({"sub": "x" * 1025}, "it does not say whose it is"),
         ({"cnf": {"jkt": "x"}}, "it is bound to a key, and nothing here proves who holds that"),
+        ({"nonce": "n-0S6"}, "it is another kind of token than for access"),
+        ({"at_hash": "x"}, "it is another kind of token than for access"),
+        ({"c_hash": "x", "typ": "Bearer"}, "it is another kind of token than for access"),
+        ({"events": {}, "token_use": "access"}, "it is another kind of token than for access"),
+        ({"token_use": "id"}, "it is another kind of token than for access"),
+        ({"typ": "ID"}, "it is another kind of token than for access"),
+        ({"typ": "Logout"}, "it is another kind of token than for access"),
+        ({"typ": "Refresh"}, "it is another kind of token than for access"),
     ],
 )
 def test_a_token_that_does_not_count(changes: dict[str, Any], why: str) -> None:
@@ -178,6 +199,10 @@ def test_a_token_that_does_not_count(changes: dict[str, Any], why: str) -> None:
         {"aud": ["https://other.example", GATEWAY]},
         {"aud": "HTTPS://Gateway.Example:443/mcp/"},
         {"sub": "Ann-Émilie"},
+        {"typ": "Bearer", "nonce": "n-0S6", "azp": "app", "sid": "x"},  # Keycloak before 25
+        {"typ": "Bearer", "acr": "1", "azp": "app", "sid": "x"},
+        {"token_use": "access", "client_id": "app", "version": 2},  # Cognito
+        {"azp": "app", "oid": "x", "scp": "read", "uti": "x", "ver": "2.0", "aio": "x", "rh": "x"},  # Entra
     ],
 )
 def test_a_token_that_counts_just_so(changes: dict[str, Any]) -> None:
@@ -209,6 +234,7 @@ def test_an_answer_of_the_issuer_may_leave_out_who_it_is_and_when_it_ends() -> N
     assert proof.expires == NOW + STANDING  # or a stream would outlive it for ever
     assert reason(judged(signed=False, iss="https://other.example")) == "it is of another issuer"
     assert reason(judged(signed=False, exp=NOW - 31)) == "it has expired"
+    assert reason(judged(signed=False, exp=None, nbf=NOW + 31)) == "it does not count yet"
     assert reason(judged(signed=False, aud=None)) == "it is for another audience"
 
 

@@ -185,7 +185,7 @@ async def test_forged_tokens_let_nobody_in(corp: AuthorizationServer) -> None:
     mine = make_key("RS256", corp.keys[0].kid)
     good = corp.mint("alice")
     head, body, signature = good.split(".")
-    claims = corp.claims("root")
+    claims = corp.claims("root", iat=NOW - 60)
     async with entrance(tokens={"corp": signed(corp)}) as door:
         await door.who(good)
         for token in (
@@ -229,7 +229,7 @@ async def test_tokens_without_the_name_of_a_key_are_held_against_all(corp: Autho
 async def test_a_new_key_is_found_at_once_and_an_old_one_ends(corp: AuthorizationServer) -> None:
     """Rotation is noticed by the first token of the new key, revocation when keys are fetched again."""
     async with entrance(tokens={"corp": signed(corp, remember="1h")}) as door:
-        old = corp.mint("alice")
+        old = corp.mint("alice", iat=NOW - 60)
         await door.who(old)
         first = corp.keys[0]
         corp.rotate()
@@ -248,14 +248,35 @@ async def test_made_up_keys_do_not_keep_the_issuer_busy(corp: AuthorizationServe
         await door.who(corp.mint("alice"))
         key = make_key("RS256", "0", number=9)
         made_up = [corp.mint(key=SigningKey(f"made-up {n}", "RS256", key.private)) for n in range(30)]
-        for token in made_up[:10]:
-            assert await door.why(token) == "no key of its issuer has signed it"
-        await asyncio.gather(*(door.why(token) for token in made_up[10:]))
+        assert await door.why(made_up[0]) == "no key of its issuer has signed it"
+        for token in made_up[1:10]:
+            assert await door.unavailable(token)
+        await asyncio.gather(*(door.shown(token) for token in made_up[10:]))
         assert corp.count("jwks") == 2
         # What would not count anyway is no reason to look, either.
         door.advance(LOOK_AGAIN)
         assert await door.why(corp.mint(key=key, aud="https://other.example")) == "it is for another audience"
         assert corp.count("jwks") == 2
+
+
+async def test_a_new_key_within_a_moment_of_a_look_is_not_called_made_up(corp: AuthorizationServer) -> None:
+    """Its client would throw the token away: it is told to come back, and then the key is looked for."""
+    async with entrance(tokens={"corp": signed(corp, leeway="1s")}) as door:
+        await door.who(corp.mint("alice"))
+        strange = make_key("RS256", "made-up")
+        assert await door.why(corp.mint(key=strange)) == "no key of its issuer has signed it"
+        door.advance(LOOK_AGAIN / 2)
+        corp.rotate()
+        new = corp.mint("bob", iat=door.now())
+        found = await door.shown(new)
+        assert isinstance(found, Refused)
+        assert (found.error, found.retry_after) == ("unavailable", LOOK_AGAIN / 2)
+        assert "newer" in found.reason
+        # What says that it is older than the keys has none that is newer.
+        assert await door.why(corp.mint(key=strange, iat=NOW - 60)) == "no key of its issuer has signed it"
+        door.advance(found.retry_after)
+        assert (await door.who(new)).id == "corp:bob"
+        assert corp.count("jwks") == 3
 
 
 async def test_a_stampede_fetches_the_keys_once(corp: AuthorizationServer) -> None:
@@ -555,9 +576,10 @@ async def test_a_key_ends_when_it_ends() -> None:
 
 
 async def test_keys_and_tokens_go_together(corp: AuthorizationServer) -> None:
-    """No issuer is asked about a key."""
+    """No issuer is asked about a key, nor about one that is not known here: it may be one elsewhere."""
     async with entrance(keys=keys(), tokens={"corp": asked(corp)}) as door:
         assert (await door.who(KEY)).id == "key:ci"
+        assert await door.why(KEY[:-1]) == "The key does not count: nobody has it"
         assert corp.asked == []
         assert (await door.who(corp.opaque("alice"))).id == "corp:alice"
 
