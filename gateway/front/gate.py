@@ -29,7 +29,9 @@ _ALLOWED_HEADERS = (
     "mcp-session-id",
     "last-event-id",
 )
-_EXPOSED_HEADERS = "WWW-Authenticate, Mcp-Session-Id, Mcp-Protocol-Version"
+_EXPOSED_HEADERS = (
+    "WWW-Authenticate, Retry-After, Age, Mcp-Gateway-Cache, Mcp-Session-Id, Mcp-Protocol-Version"
+)
 _PREFLIGHT_SECONDS = 7200  # the longest that Chromium keeps one
 _REMEMBERED = 256
 
@@ -92,12 +94,31 @@ class Gate:
                 return Refusal(
                     "host", f"Host {host[:200]!r} is not served here; the setting `hosts` allows it"
                 )
-        origin = headers.get(hdrs.ORIGIN)
-        if origin is not None and not (self._origin_fits(origin) or self._is_own(origin, headers, peer)):
-            return Refusal(
-                "origin", f"Origin {origin[:200]!r} is not allowed; the setting `origins` allows it"
-            )
+        origins = headers.getall(hdrs.ORIGIN, ())
+        if len(origins) > 1:  # which of them another reader believes is anybody's guess
+            return Refusal("origin", "There is more than one Origin header")
+        for origin in origins:
+            if not (self._origin_fits(origin) or self._is_own(origin, headers, peer)):
+                return Refusal(
+                    "origin", f"Origin {origin[:200]!r} is not allowed; the setting `origins` allows it"
+                )
         return None
+
+    def refuse_target(self, target: str) -> Refusal | None:
+        """Return why a request may not be for the URL in its first line, where there is a whole one.
+
+        What is written there counts more than Host does (RFC 9112, 3.2.2), which is judged all the same.
+        """
+        if self._any_host or "://" not in target:
+            return None
+        host = target.partition("://")[2]
+        host = re.split(r"[/?#\\]", host, maxsplit=1)[0]
+        if "@" not in host and self._host_fits(host):
+            return None
+        return Refusal(
+            "host",
+            f"Host {host.rpartition('@')[2][:200]!r} is not served here; the setting `hosts` allows it",
+        )
 
     def called_otherwise(self, headers: MultiMapping[str], remote: str | None) -> str | None:
         """Return the URL that a trusted proxy was asked for, where `public_url` is another at its host (B37).

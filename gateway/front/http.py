@@ -554,14 +554,16 @@ class HttpFront:
     ) -> Outcome | None:
         """Take a request through S-06, steps 1 and 2: where it comes from and where it wants to go."""
         headers = request.headers
+        # The whole URL stands there only for a proxy, and is no part of what `welcome` was given for.
+        refusal = None if request.raw_path.startswith("/") else site.gate.refuse_target(request.raw_path)
         if welcome is not None:
             responder.extra_head = welcome
         else:
-            refusal = site.gate.refuse(headers, request.remote)
+            refusal = refusal or site.gate.refuse(headers, request.remote)
             responder.extra_head = site.gate.cors_lines(headers.get(hdrs.ORIGIN))
-            if refusal is not None:
-                error = McpError(INVALID_REQUEST, refusal.message)
-                return failure(403, error, None, refusal.reason)
+        if refusal is not None:
+            return failure(403, McpError(INVALID_REQUEST, refusal.message), None, refusal.reason)
+        if welcome is None:
             site.heed(request)
         if endpoint is None:
             return site.not_found()
@@ -655,7 +657,7 @@ class HttpFront:
         barred = responder.entry.stream(site.limits)
         if barred is not None:
             refused = self._refused(endpoint, too_much(barred, call.id))
-            return replace(refused, status=200, word="error")  # an error of the call it is by now (L-09)
+            return replace(refused, word="error")  # of the call it is by now
         return replace(outcome(await pipeline.listen(call, principal, responder), id=call.id), streamed=True)
 
 

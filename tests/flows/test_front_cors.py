@@ -59,7 +59,14 @@ async def test_every_answer_carries_the_headers(request_: bytes, status: int) ->
     assert reply.status == status
     assert reply.header("access-control-allow-origin") == APP
     exposed = (reply.header("access-control-expose-headers") or "").split(", ")
-    assert exposed == ["WWW-Authenticate", "Mcp-Session-Id", "Mcp-Protocol-Version"]
+    assert exposed == [
+        "WWW-Authenticate",
+        "Retry-After",
+        "Age",
+        "Mcp-Gateway-Cache",
+        "Mcp-Session-Id",
+        "Mcp-Protocol-Version",
+    ]
 
 
 async def test_errors_and_streams_carry_the_headers_too() -> None:

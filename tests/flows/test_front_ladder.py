@@ -25,6 +25,8 @@ async def test_a_good_request_is_answered_with_its_own_id() -> None:
 # also proves that the earlier check answers.
 LADDER = {
     "foreign Host": (post(host="evil.example", verb="GET", path="/x"), 403),
+    "foreign host in the target": (post(path="http://evil.example/mcp"), 403),
+    "two Origins": (post(extra=(("origin", "http://localhost"), ("origin", "http://localhost"))), 403),
     "no Host": (post(version="1.0", without=("host",)), 403),
     "foreign Origin": (post(origin="https://evil.example", verb="GET", path="/x"), 403),
     "Origin null": (post(origin="null"), 403),
@@ -104,8 +106,8 @@ async def test_each_refusal_is_counted_by_its_reason() -> None:
             await gateway.ask(request)
         counted = "\n".join(await gateway.counted("rejected_total"))
     for reason, count in {
-        "host": 1,
-        "origin": 2,
+        "host": 2,
+        "origin": 3,
         "verb": 4,
         "authorization": 4,
         "content_type": 2,

@@ -289,7 +289,8 @@ async def test_listens_of_one_caller_are_limited() -> None:
             first.send(post("subscriptions/listen", authorization="Bearer A"))
             await first.head()
             refused = await gateway.ask(post("subscriptions/listen", authorization="Bearer A"))
-            assert (refused.status, refused.json["error"]["code"]) == (200, -32603)
+            assert (refused.status, refused.json["error"]["code"]) == (429, -32603)
+            assert (refused.header("retry-after"), refused.json["id"]) == ("1", 1)
             async with gateway.connect() as other:
                 other.send(post("subscriptions/listen", authorization="Bearer B"))
                 assert (await other.head()).header("content-type") == "text/event-stream"

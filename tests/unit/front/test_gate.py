@@ -64,6 +64,41 @@ def test_bound_to_everything_any_host_is_served() -> None:
     assert refused(Gate(settings(hosts=["mcp.example"]), EVERYWHERE), Host="pod-7") == "host"
 
 
+def test_several_origins_are_none() -> None:
+    """Which of them a browser's user is at is anybody's guess."""
+    gate = Gate(settings(origins=["https://a.example"]), LOOPBACK)
+    several = CIMultiDict([("Host", "127.0.0.1"), ("Origin", "https://a.example")])
+    assert gate.refuse(several, "127.0.0.1") is None
+    several.add("Origin", "https://a.example")
+    refusal = gate.refuse(several, "127.0.0.1")
+    assert refusal is not None
+    assert refusal.reason == "origin"
+
+
+@pytest.mark.parametrize(
+    ("target", "fits"),
+    [
+        ("http://gw.example/mcp", True),
+        ("HTTP://GW.Example:8080/mcp?x=http://evil.example", True),
+        ("http://gw.example", True),
+        ("http://gw.example:9/mcp", False),
+        ("http://evil.example/mcp", False),
+        ("http://evil.example#gw.example", False),
+        ("http://evil.example\\@gw.example/mcp", False),
+        ("http://gw.example@evil.example/mcp", False),
+        ("http://u@gw.example/mcp", False),
+        ("http:///mcp", False),
+        ("*", True),
+        ("gw.example:8080", True),
+    ],
+)
+def test_a_whole_url_in_the_first_line_is_judged_by_its_host(target: str, fits: bool) -> None:
+    """It counts more than Host does (RFC 9112, 3.2.2); what is no URL is no endpoint either."""
+    gate = Gate(settings(hosts=["gw.example:8080"]), EVERYWHERE)
+    assert (gate.refuse_target(target) is None) == fits
+    assert Gate(settings(), EVERYWHERE).refuse_target(target) is None
+
+
 @pytest.mark.parametrize(
     ("peer", "reason"),
     [
