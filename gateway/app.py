@@ -19,11 +19,10 @@ from gateway.cache.replicated import Replicated, Sharing, replicated
 from gateway.cache.responses import ResponseCache
 from gateway.cache.stores import MOST_TOPICS, MemoryGenerations, MemoryStore
 from gateway.config import (
-    MASKED_FROM,
     VERSION,
     Config,
-    TokenClient,
     Upstream,
+    confidential,
     parse_address,
     parse_redis_url,
 )
@@ -78,8 +77,6 @@ _NOTED = 64 * 2**20
 _STREAMS_OF_EACH = 50
 """Connections to an upstream beside those of its calls: streams, and such as are about to close."""
 _A_YEAR = 365 * 86400.0
-_NO_SECRETS = frozenset({"audience", "resource", "scope"})
-"""Parameters for authorization servers that anybody may know."""
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
 
@@ -758,12 +755,12 @@ def _in_clear(secret: SecretStr) -> str:
 
 def guard_command(config: Config, authorizations: Sequence[str] = ()) -> None:
     """Leave secrets out of what a command may warn of, and what callers show whom it asks for."""
-    logs.guard_last_resort([*_secrets(config), *_parts(authorizations)])
+    logs.guard_last_resort([*confidential(config), *_parts(authorizations)])
 
 
 def _guard_secrets(config: Config, authorizations: Sequence[str] = ()) -> None:
     """Set up the log so that it tells none, and have the system write none to a core file."""
-    logs.configure(config.log, secrets=[*_secrets(config), *_parts(authorizations)])
+    logs.configure(config.log, secrets=[*confidential(config), *_parts(authorizations)])
     logs.take_the_rest()
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
@@ -774,37 +771,6 @@ def _parts(authorizations: Sequence[str]) -> Iterator[str]:
     for authorization in authorizations:
         yield authorization
         yield authorization.rpartition(" ")[2]
-
-
-def _secrets(config: Config) -> list[str]:
-    """Return every secret of the configuration, for the log to leave out."""
-    found = [key.get_secret_value() for key in config.secrets.keys]
-    if config.cache.redis is not None:
-        url = config.cache.redis.get_secret_value()
-        found += [secret for secret in (url, parse_redis_url(url).password) if secret]
-    for issuer in config.authentication.tokens.values():
-        if issuer.client_secret is not None:
-            found.append(issuer.client_secret.get_secret_value())
-    for upstream in config.upstreams.values():
-        if upstream.auth.bearer is not None:
-            found.append(upstream.auth.bearer.get_secret_value())
-        found += [secret.get_secret_value() for secret in upstream.auth.headers.values()]
-        found += _secrets_of_a_client(upstream.auth.obtained)
-        # Of what a program is given, such as DEBUG=1, only what is long enough can be a secret.
-        given = [secret.get_secret_value() for secret in upstream.env.values()]
-        found += [text for text in given if len(text) >= MASKED_FROM]
-    return found
-
-
-def _secrets_of_a_client(client: TokenClient | None) -> list[str]:
-    """Return what an authorization server is shown; of a key each line, for a text may quote one of them."""
-    if client is None:
-        return []
-    found = [] if client.client_secret is None else [client.client_secret.get_secret_value()]
-    key = "" if client.client_key is None else client.client_key.get_secret_value()
-    lines = [line.strip() for line in key.splitlines() if "-----" not in line]
-    given = [text for name, text in client.parameters.items() if name not in _NO_SECRETS]
-    return found + [text for text in (*lines, *given) if len(text) >= MASKED_FROM]
 
 
 def _server_info(config: Config) -> bytes:

@@ -22,6 +22,7 @@ from gateway.settings.callers import (
     ServerTls,
     TokenIssuer,
 )
+from gateway.settings.confidential import confidential
 from gateway.settings.conflicts import conflicts, long_forms
 from gateway.settings.document import (
     MASKED_FROM,
@@ -104,6 +105,7 @@ __all__ = [
     "ToolRules",
     "Upstream",
     "UpstreamCache",
+    "confidential",
     "draft_file",
     "is_loopback",
     "load",

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway import app, config
+from gateway import config
 from gateway.protocol.call import Call, Principal
 from gateway.support import logs
 from tests.flows.test_explain import http
@@ -99,7 +99,7 @@ def watched() -> Iterator[Watched]:
 @asynccontextmanager
 async def gateway(watched: Watched, upstreams: Mapping[str, Any], **members: Any) -> AsyncIterator[Running]:
     """Run one whose log is set up as `serve` does it."""
-    known = app._secrets(settings(upstreams, **members))
+    known = config.confidential(settings(upstreams, **members))
     logs.configure(config.Log(level="debug"), stream=watched.written, secrets=known)
     async with running(upstreams, settled=False, **members) as one:
         await one.gateway.settled()

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import BaseModel, SecretStr
 
 from gateway import app
-from gateway.config import MASKED_FROM
+from gateway.config import MASKED_FROM, confidential
 from gateway.protocol.call import Reason
 from gateway.support.seal import Seal
 from tests.support.running import ONCE, running, settings
@@ -196,12 +196,12 @@ def obtaining(**members):
 def test_what_an_authorization_server_is_shown_is_kept_out_of_the_log():
     """The secret, and parameters that may be one; a name that anybody may know stays (B42)."""
     parameters = {"api_key": "another-s3cret", "audience": "https://mcp.example", "n": "1"}
-    assert app._secrets(obtaining(parameters=parameters)) == [SECRET, "another-s3cret"]
+    assert confidential(obtaining(parameters=parameters)) == [SECRET, "another-s3cret"]
     key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     lines = key.decode().split("\n")[1:-2]
-    hidden = app._secrets(obtaining(client_secret=None, client_key=key.decode()))
+    hidden = confidential(obtaining(client_secret=None, client_key=key.decode()))
     assert hidden == [line for line in lines if len(line) >= MASKED_FROM]
     assert hidden
 
@@ -246,7 +246,7 @@ def test_every_secret_that_a_configuration_can_hold_is_known_to_the_log():
     )
     places = {place: secret for place, secret in secrets_in(made)}
     assert set(declared(type(made))) == {place.rpartition(".")[2].partition("[")[0] for place in places}
-    known = app._secrets(made)
+    known = confidential(made)
     for place, secret in places.items():
         assert all(line in known for line in secret.splitlines() if "-----" not in line), place
 
