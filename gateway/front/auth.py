@@ -5,6 +5,7 @@ and no more (Z-18): it is hashed here and compared nowhere else.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from typing import TypeAlias
@@ -15,13 +16,15 @@ from multidict import MultiMapping
 
 from gateway import config
 from gateway.front.admission import Places, no_bound
-from gateway.front.certificates import certificate_name
+from gateway.front.certificates import Named, Unknown, certificate_name
 from gateway.front.challenges import Denied
 from gateway.front.tokens import Refused
 from gateway.front.verify import Verdict, Verifier
 from gateway.protocol.call import Principal
 from gateway.protocol.modern import Rejection
 from gateway.support.seal import Seal
+
+log = logging.getLogger(__name__)
 
 ANONYMOUS = Principal()
 
@@ -30,6 +33,8 @@ _VISIBLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _AT_LEAST = 1.0
 
 _STRANGER = Denied(401, "unauthenticated", "This takes a credential")
+_OTHER_NAME = Denied(401, "certificate", "The certificate does not count: its name is none of those let in")
+_NAMES_NOBODY = Denied(401, "certificate", "The certificate does not count: it names nobody")
 _SEVERAL = Denied(400, "authorization", "there is more than one credential", error="invalid_request")
 _LATE = Denied(
     503, "issuer", "Whether the credential counts cannot be said now, try again later", retry_after=_AT_LEAST
@@ -117,8 +122,12 @@ class Authenticator:
             named = certificate_name(settings, knock.headers, trusted=knock.trusted, shown=shown)
             if isinstance(named, Rejection):
                 return _malformed("" if named.error is None else named.error.message)
-            if named is not None:
+            if isinstance(named, Named):
                 return self._judged(self._verifier.certificate(named.name, named.expires))
+            if named is not None:
+                log.debug("A certificate lets nobody in: %s", _reason(named))
+                if not self._settings.anonymous:
+                    return _NAMES_NOBODY if named.name is None else _OTHER_NAME
         return _NAMELESS if self._settings.anonymous else _STRANGER
 
     def _judged(self, verdict: Verdict) -> Came:
@@ -165,6 +174,13 @@ def credential_of(headers: MultiMapping[str]) -> str | Denied | None:
     if not _VISIBLE.fullmatch(credential):
         return _malformed("the Authorization header holds a character that has no place there")
     return credential
+
+
+def _reason(unknown: Unknown) -> str:
+    """Return why, for the operator, who may see whose it is."""
+    if unknown.name is None:
+        return "it says no name"
+    return f"{unknown.name} matches none of authentication.certificates.names"
 
 
 def _malformed(reason: str) -> Denied:

@@ -36,10 +36,18 @@ class Named:
     expires: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A certificate that lets nobody in, though it was verified."""
+
+    name: str | None = None
+    """What it says, which `names` do not let in; None where it says nothing that could be a name."""
+
+
 def certificate_name(
     settings: config.Certificates, headers: MultiMapping[str], *, trusted: bool, shown: bytes | None
-) -> Named | Rejection | None:
-    """Return whom the caller's certificate names; None where there is none that counts.
+) -> Named | Unknown | Rejection | None:
+    """Return whom the caller's certificate names; None where there is no certificate.
 
     `shown` is the connection's certificate (DER), verified; `trusted` says that the connection is that of one
     of the trusted proxies. From anybody else the header counts for nothing, and a header that came twice
@@ -47,10 +55,12 @@ def certificate_name(
     """
     match settings.source:
         case "tls":
-            try:
-                named = None if shown is None else _of_der(shown)
-            except _BROKEN:  # openssl took what cannot be read: it names nobody
+            if shown is None:
                 return None
+            try:
+                named = _of_der(shown)
+            except _BROKEN:  # openssl took what cannot be read: it names nobody
+                return Unknown()
         case "header" if trusted:
             lines = headers.getall(settings.header, ())
             if len(lines) > 1:
@@ -63,9 +73,10 @@ def certificate_name(
                 return _malformed(settings, f"is not what the format {settings.format} calls for")
         case _:
             return None
-    if named is None or not any(fnmatchcase(named.name, pattern) for pattern in settings.names):
-        return None
-    return named
+    if named is None:
+        return Unknown()
+    matches = any(fnmatchcase(named.name, pattern) for pattern in settings.names)
+    return named if matches else Unknown(named.name)
 
 
 def _malformed(settings: config.Certificates, what: str) -> Rejection:

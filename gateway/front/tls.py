@@ -10,7 +10,7 @@ import logging
 import ssl
 import time
 from asyncio import BaseTransport
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakSet
@@ -100,7 +100,8 @@ class ListenerTls:
         self._settings = settings
         self._metrics = metrics
         self._now = now
-        self._held = self._digest()
+        self._held = self._digests()
+        self._taken = self._held
         self._ends = 0.0
         self._said: Literal["soon", "over"] | None = None
         self.context = _Newest(ssl.PROTOCOL_TLS_SERVER)
@@ -124,16 +125,21 @@ class ListenerTls:
         """
         self._warn()
         try:
-            held = self._digest()
+            held = self._digests()
             if held == self._held:
                 return False
             self._held = held
             self._take()
+            changed = {path for path, digest in held.items() if digest != self._taken[path]}
+            self._taken = held
         except OSError as error:
             reason = error.strerror or str(error)
             log.error("tls: %s: %s; what was read before goes on", error.filename, reason)
             return False
-        log.info("tls: the certificate was read again and is good until %s", _day(self._ends))
+        if changed == {self._settings.client_ca_file}:
+            log.info("tls: %s was read again: it says whose certificates count", *changed)
+        else:
+            log.info("tls: the certificate was read again and is good until %s", _day(self._ends))
         return True
 
     def _take(self) -> None:
@@ -152,12 +158,9 @@ class ListenerTls:
             log.warning("tls: the certificate of the endpoints %s on %s", word, _day(self._ends))
         self._said = said
 
-    def _digest(self) -> bytes:
+    def _digests(self) -> Mapping[str, bytes]:
         """Return what tells one state of the files from another: their times and sizes may be the same."""
-        digest = hashlib.sha256()
-        for path in _files(self._settings):
-            digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
-        return digest.digest()
+        return {path: hashlib.sha256(Path(path).read_bytes()).digest() for path in _files(self._settings)}
 
 
 def shown_certificate(transport: BaseTransport | None) -> bytes | None:
@@ -183,7 +186,7 @@ def _context(settings: config.ServerTls) -> ssl.SSLContext:
         # The password callback keeps openssl from asking on the terminal for an encrypted key's.
         context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: b"")
     except ssl.SSLError as error:
-        raise _unusable(error, settings.key_file or settings.cert_file) from None
+        raise _unusable(error, _at_fault(settings.cert_file, settings.key_file)) from None
     if settings.client_ca_file is not None:
         try:
             context.load_verify_locations(cafile=settings.client_ca_file)
@@ -194,6 +197,15 @@ def _context(settings: config.ServerTls) -> ssl.SSLContext:
         required = settings.client_certificates == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
+
+
+def _at_fault(certificate: str, key: str | None) -> str:
+    """Return which file of a pair will not do: openssl does not say it."""
+    try:
+        x509.load_pem_x509_certificates(Path(certificate).read_bytes())
+    except ValueError:
+        return certificate
+    return key or certificate
 
 
 def _unusable(error: ssl.SSLError, path: str) -> OSError:

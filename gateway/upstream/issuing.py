@@ -167,7 +167,7 @@ class AuthorizationServer:
             self._rest.failed(failure)
             log.log(
                 logging.WARNING if first and not failure.nowhere else logging.DEBUG,
-                "upstream %s: no access token: %s",
+                "upstream %s: no access token could be had: %s",
                 self._name,
                 failure.detail,
             )

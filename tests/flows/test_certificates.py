@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -104,8 +105,11 @@ async def test_a_certificate_of_the_connection_says_who_it_is(authority: Authori
     assert first.expires is not None
 
 
-async def test_without_a_certificate_that_counts_nobody_gets_in(authority: Authority) -> None:
-    """None, and one of a name that is not let in; a key beside it says who it is."""
+async def test_without_a_certificate_that_counts_nobody_gets_in(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None, and one of a name that is not let in, which is told; a key beside it says who it is."""
+    caplog.set_level(logging.DEBUG, "gateway.front.auth")
     stranger = authority.issue("spiffe://other/eve", others=[uri("spiffe://other/eve")], file="eve")
     pipeline = Answers(answer(tools=[]))
     async with serving(pipeline, **over_tls(authority, names=["spiffe://acme/*"])) as gateway:
@@ -113,6 +117,8 @@ async def test_without_a_certificate_that_counts_nobody_gets_in(authority: Autho
             refused = await asked(gateway, authority, shown, post(id="c"))
             assert (refused.status, refused.json["id"]) == (401, "c")
             assert refused.header("www-authenticate") == 'Bearer realm="mcp-gateway"'
+        assert refused.json["error"]["message"].endswith("its name is none of those let in")
+        assert "spiffe://other/eve matches none of authentication.certificates.names" in caplog.text
         wrong = await asked(gateway, authority, stranger, post(authorization="Bearer mcpgw_other"))
         assert wrong.status == 401
         # A header that a client wrote itself is none of the connection's.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from gateway import config
-from gateway.front.certificates import Named, certificate_name
+from gateway.front.certificates import Named, Unknown, certificate_name
 from gateway.protocol.modern import Rejection
 from tests.support.certificates import Authority, Pair, uri
 
@@ -33,23 +33,23 @@ def alice(authority: Authority) -> Pair:
     return authority.issue("alice", others=[URI])
 
 
-def told(*lines: str, trusted: bool = True, **settings: Any) -> Named | Rejection | None:
+def told(*lines: str, trusted: bool = True, **settings: Any) -> Named | Unknown | Rejection | None:
     """Read these lines of the header."""
     chosen = config.Certificates(source="header", header="X-Cert", **settings)
     headers = CIMultiDict([("x-cert", line) for line in lines])
     return certificate_name(chosen, headers, trusted=trusted, shown=None)
 
 
-def shown(pair: Pair | None, **settings: Any) -> Named | Rejection | None:
+def shown(pair: Pair | None, **settings: Any) -> Named | Unknown | Rejection | None:
     """Read the connection's certificate."""
     chosen = config.Certificates(source="tls", **settings)
     der = None if pair is None else pair.der
     return certificate_name(chosen, CIMultiDict(), trusted=True, shown=der)
 
 
-def name(found: Named | Rejection | None) -> str | None:
+def name(found: Named | Unknown | Rejection | None) -> str | None:
     assert not isinstance(found, Rejection), found
-    return None if found is None else found.name
+    return found.name if isinstance(found, Named) else None
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_a_certificate_names_uri_email_dns_or_cn(
 def test_of_two_common_names_none_is_meant(authority: Authority) -> None:
     """Another reader might take the other one."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text) for text in ("alice", "admin")])
-    assert shown(authority.issue("alice", others=[], file="two", subject=subject)) is None
+    assert shown(authority.issue("alice", others=[], file="two", subject=subject)) == Unknown()
 
 
 @pytest.mark.parametrize("text", ["al\nice", "x" * 256, "a\u202eb", "al\x7fice", "a\udcffb"])
 def test_a_name_that_would_mislead_a_reader_is_none(text: str) -> None:
     """Line breaks, invisible signs, endless ones: names go into logs."""
-    assert told(text, format="subject") is None
+    assert told(text, format="subject") == Unknown()
 
 
 def test_a_subject_is_a_name_as_it_stands() -> None:
@@ -91,8 +91,8 @@ def test_the_name_must_match_one_of_the_patterns(alice: Pair) -> None:
     """Of whichever case they are: SPIFFE://corp is another."""
     assert name(shown(alice, names=["spiffe://corp/*"])) == "spiffe://corp/alice"
     assert name(shown(alice, names=["other", "*alice"])) == "spiffe://corp/alice"
-    assert shown(alice, names=["spiffe://corp"]) is None
-    assert shown(alice, names=["SPIFFE://corp/*"]) is None
+    assert shown(alice, names=["spiffe://corp"]) == Unknown("spiffe://corp/alice")
+    assert shown(alice, names=["SPIFFE://corp/*"]) == Unknown("spiffe://corp/alice")
     assert shown(None) is None
 
 
@@ -197,11 +197,11 @@ def test_no_header_and_an_empty_one_are_nobody() -> None:
 def test_any_text_is_read_or_refused(format: str, text: str) -> None:
     """Nothing else comes of it."""
     found = told(text, format=format)
-    assert found is None or isinstance(found, Named | Rejection)
+    assert found is None or isinstance(found, Named | Unknown | Rejection)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_of_a_handshake_name_somebody_or_nobody(der: bytes) -> None:
     """Openssl may take what cannot be read here."""
     found = certificate_name(config.Certificates(source="tls"), CIMultiDict(), trusted=False, shown=der)
-    assert found is None
+    assert found == Unknown()
