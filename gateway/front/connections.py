@@ -5,6 +5,7 @@ import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any
 
 from aiohttp import StreamReader, web
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 _MAX_HEADER_LINES = 256
 _IDLE_CONNECTION = 620.0  # longer than the 600 s of common load balancers, which would else meet a closed one
 _UNSENT = 131_072
+_LOOKED_AT = 100  # of those that seem idle; only such are not as have sent a request this very moment
 LINGER = 5.0
 """Seconds in which an unread body is read and thrown away so that the refusal arrives."""
 
@@ -53,29 +55,67 @@ class FrontServer(PatientServer):
         header: int,
         allow: Callable[[], str],
         most: int,
+        guarded: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`most` connections may be open; `guarded` says whether clients have to prove who they are."""
         super().__init__(handler, handler_cancellation=True)  # S-21: who leaves, cancels
         self.metrics = metrics
         self.allow = allow
         self._header = header
         self.most = most
+        self.guarded = guarded
         self.connected = 0
+        self._strangers: dict[ClientConnection, None] = {}
+        """Idle connections over which nobody ever proved who he is, the longest idle first."""
+        self._callers: dict[ClientConnection, None] = {}
+        """The other idle ones."""
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a connection in, or close it at once."""
+        """Count a connection in; where there are too many, an idle one is closed, or else this one."""
         super().connection_made(handler, transport)
         self.connected += 1
-        if self.connected > self.most:
+        if self.connected > self.most and not self.make_room():
             self.metrics.rejected(OTHER, "connections")
             transport.abort()
+        elif isinstance(handler, ClientConnection):
+            self._strangers[handler] = None
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Count a connection out."""
         super().connection_lost(handler, exc)
         self.connected -= 1
+        if isinstance(handler, ClientConnection):
+            self._busy(handler)
+
+    def request_begun(self, connection: web.RequestHandler) -> None:
+        """Note that a connection is not idle."""
+        if isinstance(connection, ClientConnection):
+            self._busy(connection)
+
+    def request_ended(self, connection: web.RequestHandler) -> None:
+        """Note that a connection is idle, unless it has more to answer, or is gone."""
+        if isinstance(connection, ClientConnection):
+            connection.answered += 1
+            if connection.transport is not None:
+                (self._callers if connection.proven else self._strangers)[connection] = None
+
+    def make_room(self) -> bool:
+        """Close the connection that has been idle longest, that of a stranger first; whether there is one."""
+        for idle in (self._strangers, self._callers):
+            for connection in islice(idle, _LOOKED_AT):
+                if connection.is_idle:
+                    del idle[connection]
+                    self.metrics.rejected(OTHER, "idle")
+                    connection.give_way()
+                    return True
+        return False
+
+    def _busy(self, connection: "ClientConnection") -> None:
+        self._strangers.pop(connection, None)
+        self._callers.pop(connection, None)
 
     def __call__(self) -> web.RequestHandler:
-        return _Connection(
+        return ClientConnection(
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,
@@ -88,15 +128,36 @@ class FrontServer(PatientServer):
         )
 
 
-class _Connection(PatientConnection):
+class ClientConnection(PatientConnection):
     """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
 
-    __slots__ = ("_allow", "_metrics")
+    __slots__ = ("_allow", "_metrics", "answered", "proven")
 
     def __init__(self, server: FrontServer, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._metrics = server.metrics
         self._allow = server.allow
+        self.welcome = not server.guarded()
+        self.answered = 0
+        """Requests that were."""
+        self.proven = False
+        """Whether somebody proved who he is."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all requests that came have been answered."""
+        return self._request_count <= self.answered
+
+    def let_in(self, *, proven: bool) -> None:
+        """Note that who sent a request may come in."""
+        self.welcome = True
+        self.proven |= proven
+
+    def give_way(self) -> None:
+        """Close; a caller gets what is on the way to him."""
+        if self.transport is not None and not self.proven:
+            self.transport.abort()
+        self.force_close()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""

@@ -19,12 +19,14 @@ _LATE_HEAD = (
 class PatientConnection(web.RequestHandler):
     """aiohttp's connection, which can be asked to close when the head of a request takes too long."""
 
-    __slots__ = ("_head_since",)
+    __slots__ = ("_head_since", "welcome")
 
     def __init__(self, server: web.Server, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._head_since: float | None = None
         """When the first bytes came of a head that is not whole yet."""
+        self.welcome = True
+        """Whether it may be idle between two requests for as long as keep-alive lets it."""
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and note when it is the beginning of a head."""
@@ -39,6 +41,8 @@ class PatientConnection(web.RequestHandler):
     def close_if_late(self, now: float, bound: float) -> None:
         """Close the connection if a head has begun and does not end, or if no request ever came.
 
+        Where it is not welcome, it is the same for its next request.
+
         What came together with the last request may have begun another: the time counts from its answer then.
         """
         if self._waiter is None or self._waiter.done():
@@ -50,7 +54,7 @@ class PatientConnection(web.RequestHandler):
             return
         if self._has_begun():
             self.late()
-        elif self._request_count:
+        elif self._request_count and self.welcome:
             self._head_since = None  # only idle between two requests; keep-alive ends that
             return
         self.force_close()

@@ -20,7 +20,7 @@ from gateway.front import challenges, mirror
 from gateway.front.admission import Admission, Crowded, Entry, Refusal, has_rates
 from gateway.front.auth import Authenticator, Knock, identify
 from gateway.front.challenges import Denied, Door
-from gateway.front.connections import LINGER, FrontServer, tune
+from gateway.front.connections import LINGER, ClientConnection, FrontServer, tune
 from gateway.front.gate import Gate
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
@@ -336,7 +336,12 @@ class HttpFront:
         limits = self._state().config.limits
         if self._server is None:
             self._server = FrontServer(
-                self._handle, self._metrics, limits.header, lambda: self._current().allow, limits.connections
+                self._handle,
+                self._metrics,
+                limits.header,
+                lambda: self._current().allow,
+                limits.connections,
+                lambda: self._state().verifier is not None,
             )
         secured = await self._secured()
         listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG, **secured)
@@ -377,8 +382,14 @@ class HttpFront:
         return came
 
     def _has_room(self, handshakes: int) -> bool:
-        """Whether one more connection may begin a handshake beside so many, and those that are through."""
-        return self._server is not None and self._server.connected + handshakes < self._server.most
+        """Whether one more connection may begin a handshake beside so many, and those that are through.
+
+        It may take an idle one's place, but who leaves handshakes alone takes no more than half of all.
+        """
+        server = self._server
+        if server is None or server.connected + handshakes < server.most:
+            return server is not None
+        return handshakes < server.most / 2 and server.make_room()
 
     async def drain(self, grace: float) -> None:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""
@@ -441,6 +452,9 @@ class HttpFront:
         entry = self._admission.arrive()
         responder = Responder(request, self._metrics, asyncio.current_task(self._loop), entry)
         self._open.add(responder)
+        server, connection = self._server, request.protocol
+        assert server is not None  # whose request it is
+        server.request_begun(connection)
         try:
             came = await self._came(request, responder)
             if came.status in _TURNED_AWAY and log.isEnabledFor(logging.DEBUG):
@@ -453,6 +467,7 @@ class HttpFront:
         finally:
             responder.release()
             self._open.discard(responder)
+            server.request_ended(connection)
             if not self._open:
                 self._nothing_open.set()
 
@@ -483,6 +498,8 @@ class HttpFront:
         checked = await self._let_in(site, request, responder, endpoint, head, welcome)
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
+        if isinstance(connection := request.protocol, ClientConnection):
+            connection.let_in(proven=":" in checked.id)
         barred = responder.entry.enter(site.limits, checked.who)
         if barred is None and site.rated:
             barred = await site.barred(endpoint, responder)

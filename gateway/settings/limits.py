@@ -67,7 +67,7 @@ class Limits(Model):
     request_body: Wait = 30.0
     """The longest a request's body may take to arrive."""
     connections: Count = 20_000
-    """Connections of clients at once; the next is closed as soon as it opens."""
+    """Connections of clients at once; the next takes the place of an idle one, or is closed as it opens."""
     requests: Count = 2000
     """Requests answered at once, open streams apart; more are told to come back (503)."""
     in_flight: PositiveSize = 512 * 2**20

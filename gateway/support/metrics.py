@@ -69,6 +69,7 @@ REJECTIONS = frozenset(
         "tls",
         "certificate",
         "connections",
+        "idle",
         "requests",
         "calls",
         "streams",

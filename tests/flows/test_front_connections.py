@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from hashlib import sha256
 
 import pytest
 
@@ -148,6 +149,45 @@ async def test_between_two_requests_a_client_may_be_silent(behind: bytes) -> Non
         await _bound_passes(gateway)
         client.send(post()[:40])
         client.send(post()[40:])
+        assert (await client.reply()).status == 200
+
+
+KEY = "a-key-of-a-caller"
+AUTHENTICATION = {"keys": {"ci": {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}"}}}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [post(), post(authorization="Bearer made-up"), post(authorization="Basic x"), post(path="/x")],
+    ids=["nothing", "no key", "no bearer", "no endpoint"],
+)
+async def test_a_connection_of_strangers_is_not_idle_for_long(request_: bytes) -> None:
+    """Where callers prove who they are: without a word, as if there had been no request."""
+    async with (
+        serving(Answers(), limits=PROMPT, authentication=AUTHENTICATION) as gateway,
+        gateway.connect() as client,
+        asyncio.timeout(5),
+    ):
+        client.send(request_)
+        assert (await client.reply()).status in (401, 404)
+        assert await client.hung_up()
+
+
+@pytest.mark.parametrize(("credential", "anonymous"), [(f"Bearer {KEY}", False), ("", True)])
+async def test_a_connection_over_which_somebody_came_in_may_be_idle(credential: str, anonymous: bool) -> None:
+    """Also with a mistake in between."""
+    authentication = {**AUTHENTICATION, "anonymous": anonymous}
+    async with (
+        serving(Answers(), limits=PROMPT, authentication=authentication) as gateway,
+        gateway.connect() as client,
+        asyncio.timeout(5),
+    ):
+        for request, status in ((post(authorization=credential), 200), (post(path="/x"), 404)):
+            client.send(request)
+            assert (await client.reply()).status == status
+            await _bound_passes(gateway)
+            await _bound_passes(gateway)
+        client.send(post(authorization=credential))
         assert (await client.reply()).status == 200
 
 

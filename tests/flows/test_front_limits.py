@@ -4,6 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -127,26 +129,86 @@ async def test_a_refusal_can_be_read_by_a_web_page() -> None:
         assert reply.header("access-control-allow-origin") == "https://app.example.com"
 
 
-async def test_the_next_connection_beyond_the_bound_is_closed_as_it_opens() -> None:
-    """One that ends makes room for another."""
-    async with serving(Answers(), limits={"connections": 2}) as gateway, gateway.connect() as one:
-        one.send(post("tools/list"))
-        assert (await one.reply()).status == 200
-        async with gateway.connect() as two:
-            two.send(post("tools/list"))
-            assert (await two.reply()).status == 200
-            async with gateway.connect() as three:
-                assert await three.hung_up()
-            assert await gateway.counted('rejected_total{endpoint="other",reason="connections"} 1')
-            two.abort()
-        while True:
-            async with gateway.connect() as again:
-                again.send(post("tools/list"))
-                try:
-                    assert (await again.reply()).status == 200
-                    break
-                except (ConnectionError, asyncio.IncompleteReadError):
-                    continue  # the gateway has not seen the other leave yet
+async def test_the_next_connection_is_closed_as_it_opens_where_all_are_busy() -> None:
+    """One whose request is answered makes room for another."""
+    pipeline = Waits()
+    async with (
+        serving(pipeline, limits={"connections": 2}) as gateway,
+        gateway.connect() as one,
+        gateway.connect() as two,
+    ):
+        for client in (one, two):
+            client.send(post("tools/call", **CALL))
+        await pipeline.busy(2)
+        async with gateway.connect() as three:
+            assert await three.hung_up()
+        assert await gateway.counted('rejected_total{endpoint="other",reason="connections"} 1')
+        pipeline.go.set()
+        assert [(await client.reply()).status for client in (one, two)] == [200, 200]
+        assert (await gateway.ask(post("tools/list"))).status == 200
+        assert await one.hung_up()
+        two.send(post("tools/list"))
+        assert (await two.reply()).status == 200
+
+
+KEY = "a-key-of-a-caller"
+AUTHENTICATION = {"keys": {"ci": {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}"}}}
+
+
+async def _asks(client: Client, credential: str = f"Bearer {KEY}") -> int:
+    client.send(post("tools/list", authorization=credential))
+    return (await client.reply()).status
+
+
+@pytest.mark.parametrize("strange", [post("tools/list"), post("tools/list")[:20], b""])
+async def test_connections_of_strangers_make_room_for_callers(strange: bytes) -> None:
+    """Whatever of a request they brought; the one that has been idle longest first."""
+    async with (
+        serving(Answers(), authentication=AUTHENTICATION, limits={"connections": 10}) as gateway,
+        AsyncExitStack() as open,
+        asyncio.timeout(10),
+    ):
+        caller = await open.enter_async_context(gateway.connect())
+        assert await _asks(caller) == 200
+        strangers = [await open.enter_async_context(gateway.connect()) for _ in range(9)]
+        for stranger in strangers:
+            stranger.send(strange)
+            if strange.endswith(b"}"):
+                assert (await stranger.reply()).status == 401
+        while gateway.front.connections < 10:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(0)
+        newcomers = []
+        for stranger in strangers:
+            newcomers.append(await open.enter_async_context(gateway.connect()))
+            assert await _asks(newcomers[-1]) == 200
+            assert await stranger.hung_up()
+        assert await gateway.counted('rejected_total{endpoint="other",reason="idle"} 9')
+        assert await _asks(caller) == 200
+        # Now they are all callers', and the first newcomer has been idle longest.
+        last = await open.enter_async_context(gateway.connect())
+        assert await _asks(last) == 200
+        assert await newcomers[0].hung_up()
+        assert [await _asks(client) for client in (caller, *newcomers[1:])] == [200] * 9
+        assert await gateway.counted('rejected_total{endpoint="other",reason="connections"}') == []
+
+
+async def test_strangers_take_no_place_of_callers_from_each_other() -> None:
+    """However many come: the second takes the place of the first."""
+    async with (
+        serving(Answers(), authentication=AUTHENTICATION, limits={"connections": 4}) as gateway,
+        AsyncExitStack() as open,
+        asyncio.timeout(10),
+    ):
+        callers = [await open.enter_async_context(gateway.connect()) for _ in range(4)]
+        assert [await _asks(client) for client in callers] == [200] * 4
+        for _ in range(20):
+            async with gateway.connect() as stranger:
+                assert await _asks(stranger, "Bearer made-up") == 401
+                async with gateway.connect() as next:
+                    assert await _asks(next, "Bearer made-up") == 401
+                    assert await stranger.hung_up()
+        assert await callers[0].hung_up()
+        assert [await _asks(client) for client in callers[1:]] == [200] * 3
 
 
 async def test_bodies_that_do_not_fit_are_refused_while_they_arrive() -> None:
