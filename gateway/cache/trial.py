@@ -20,6 +20,7 @@ from gateway.cache.redis_generations import ADVANCE, SYNC
 from gateway.cache.redis_store import DELETE, GET, PUT
 from gateway.support.bus import ANNOUNCE, CONFIRM, ENROL, RESIGN, TELL
 from gateway.support.leases import SHARE
+from gateway.support.rates import TAKE
 from gateway.support.redis import PING, Reply, Script, SharedRedis
 from gateway.support.redis_mailbox import PUBLISH
 from gateway.support.redis_notebook import ADD, ERASE, EXCLUDE, INCLUDE, MEMBERS, READ, WRITE
@@ -80,12 +81,13 @@ class _Trial:
         self._scope, self._members, self._told = f"{slot}:scope", f"{slot}:replicas", f"{slot}:told"
         self._lease = [f"{slot}:lease:{part}" for part in ("lease", "members", "words")]
         self._notes = [f"{slot}:note:{what}" for what in ("fact", "facts")]
+        self._rate = f"{prefix}:1:rate:trial:{name}"
         self._channel = f"{prefix}:1:bus:trial:{name}"
         self._me = name
 
     async def run(self) -> AsyncGenerator[_Refused]:
         """Yield what is refused; no answer at all ends it, what is refused hinders no other part."""
-        parts = (self._answer, self._hear, self._keep, self._take_turns, self._hold, self._note)
+        parts = (self._answer, self._hear, self._keep, self._take_turns, self._hold, self._note, self._count)
         for part in parts:
             try:
                 await part()
@@ -150,10 +152,17 @@ class _Trial:
         if [*found, *members] != [_WORD, _WORD]:
             raise _Refused(doing, _Odd("what was written was gone at once"))
 
+    async def _count(self) -> None:
+        doing, most = "count requests for all replicas", 10_000_000
+        first = await self._step(doing, TAKE, [self._rate], [most, most])
+        again = await self._step(doing, TAKE, [self._rate], [most, most])
+        if first != [0] or again == [0]:
+            raise _Refused(doing, _Odd("what was counted was gone at once"))
+
     async def _clean_up(self) -> list[_Refused]:
         refused = []
         names = (self._entry, self._counts, self._lead, self._scope, self._members, self._told)
-        for name in (*names, *self._lease, *self._notes):
+        for name in (*names, *self._lease, *self._notes, self._rate):
             try:
                 await self._step("forget results", DELETE, [name])
             except _Refused as one:

@@ -24,14 +24,14 @@ TAKE = Script(
     """
     local clock = redis.call('TIME')
     local now = clock[1] * 1000000 + clock[2]
-    local full = tonumber(redis.call('GET', KEYS[1]) or now)
+    local full = tonumber(redis.call('HGET', KEYS[1], 'full') or now)
     local window, takes = tonumber(ARGV[1]), tonumber(ARGV[2])
     if full < now then full = now end
     local wait = full + takes - window - now
     if wait > 0 then return {wait} end
     if ARGV[3] then return {0} end
-    redis.call('SET', KEYS[1], string.format('%.0f', full + takes),
-        'PX', math.ceil((full + takes - now) / 1000) + 1)
+    redis.call('HSET', KEYS[1], 'full', string.format('%.0f', full + takes))
+    redis.call('PEXPIRE', KEYS[1], math.ceil((full + takes - now) / 1000) + 1)
     return {0}
     """,
 )
@@ -103,7 +103,7 @@ class RedisRates:
         return await self._local.look(key, rate) if wait is None else wait
 
     async def _asked(self, key: str, rate: Rate, cost: int, *how: str) -> float | None:
-        place = f"{self._prefix}:rate:{self._seal.partition(f'rate {rate} {key}')}"
+        place = f"{self._prefix}:1:rate:{self._seal.partition(f'rate {rate} {key}')}"
         one = math.ceil(rate.seconds * 1e6 / rate.count)
         answer = await self._redis.run(TAKE, [place], [one * rate.count, one * cost, *how])
         return None if answer is None else float(answer[0]) / 1e6

@@ -370,6 +370,7 @@ async def test_a_redis_that_does_all_works_and_nothing_is_left_there() -> None:
         ("-hvals", "note what older clients need", "the right +hvals"),
         ("-unlink", "keep results, let one replica fetch for all, forget results", "the right +unlink"),
         ("resetkeys ~other:*", "run scripts", "the right ~mcpgw:1:*"),
+        ("resetkeys ~mcpgw:1:{* ~mcpgw:1:bus:*", "count requests for all replicas", "the right ~mcpgw:1:*"),
         ("resetkeys ~mcpgw:1:* >other <SECRET-pw", "in", "correct the user and the password"),
     ],
 )

@@ -15,16 +15,19 @@ from redis.asyncio import Redis
 
 from gateway.cache.policy import Lookup, Rules, public_key
 from gateway.cache.trial import attempt
-from gateway.config import RedisTls
+from gateway.config import Rate, RedisTls
 from gateway.protocol.call import MODERN_VERSION, Change, Reply, UpstreamName
 from gateway.protocol.jsonrpc import encode, value
 from gateway.support.mailbox import Unreachable, address
 from gateway.support.notebook import Unavailable
+from gateway.support.rates import LocalRates, RedisRates
+from gateway.support.seal import Seal
 from tests.support.certificates import Authority, Pair
 from tests.support.mailboxes import Post
 from tests.support.processes import ROOT, free_port
 from tests.support.redis import RedisServer, redis_server
 from tests.support.replicas import Place, Replica, replica
+from tests.support.running import Clock
 
 GH = UpstreamName("gh")
 LISTS = Lookup(GH, "settings", "tools/list", None, "profile", MODERN_VERSION, None, Rules())
@@ -59,6 +62,21 @@ async def assert_one_conversation(place: Place) -> None:
         with pytest.raises(Unreachable) as refused:
             await one.mailbox.ask(address(), "echo", b"", timeout=None)
         assert refused.value.gone
+
+
+async def assert_one_count(place: Place) -> None:
+    """What one lets in the other does not; each alone would let in as many again."""
+    rate = Rate(3, 86400.0)
+    async with Post(place.url) as one, Post(place.url) as two:
+        seal = Seal(["0123456789abcdef0123456789abcdef"])
+        rates = [
+            RedisRates(post.redis, seal, prefix="mcpgw", local=LocalRates(Clock())) for post in (one, two)
+        ]
+        waits = [await each.take("alice", rate) for each in rates * 2]
+        assert [wait == 0.0 for wait in waits] == [True, True, True, False]
+        assert await rates[0].look("alice", rate) > 0.0
+        assert one.redis.answers
+        assert two.redis.answers
 
 
 async def converse(one: Post, two: Post) -> None:
@@ -131,6 +149,7 @@ async def test_a_user_with_the_documented_rights_and_no_others_will_do() -> None
         place = Elsewhere(server.url.replace("unix://", "unix://gateway:hunter2@"))
         await assert_one_cache(place)
         await assert_one_conversation(place)
+        await assert_one_count(place)
         async with replica(place) as one:
             await one.ask(LISTS, answer)
             await one.store.delete(public_key(LISTS))
@@ -327,6 +346,7 @@ async def test_a_cluster_is_one_cache() -> None:
         place = Elsewhere(f"redis+cluster://gateway:hunter2@127.0.0.1:{port}")
         await assert_one_cache(place)
         await assert_one_conversation(place)
+        await assert_one_count(place)
         assert await client.execute_command("ACL", "LOG") == []
         await client.aclose()
 

@@ -113,7 +113,7 @@ async def test_what_lies_in_redis_names_nobody_and_ends_by_itself():
     async with redis_server() as server, Post(server.url) as one:
         await replica(one).take("203.0.113.7", Rate(2, 60.0))
         (key,) = await server.keys()
-        assert key.startswith("gw:rate:")
+        assert key.startswith("gw:1:rate:")
         assert "203.0.113" not in key
         assert 20_000 < await server.ask("PTTL", key) <= 30_001
 
