@@ -36,8 +36,8 @@ class Event:
 class SseParser:
     """Turns the chunks of one event stream into its events, whatever the chunks are.
 
-    Neither an event's data nor any line may grow beyond `limit` bytes; after EventTooLarge the stream is
-    of no use any more.
+    Neither an event's data nor any line may grow beyond `limit` bytes, nor all that stands between two events
+    and carries no data; after EventTooLarge the stream is of no use any more.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,6 +50,7 @@ class SseParser:
         self._event = ""
         self._id: str | None = None
         self._retry: int | None = None
+        self._idle = 0  # bytes of lines without data since the last event
 
     def __repr__(self) -> str:
         return (
@@ -115,19 +116,24 @@ class SseParser:
             raise EventTooLarge(f"a line of the event stream is larger than {self._limit} bytes")
 
     def _line(self, line: bytes) -> Event | None:
-        if not line:
+        if not line and self._data is not None:
             return self._dispatch()
         match _split_field(line):
             case b"data", value:
                 self._add(value)
+                return None
             case b"event", value:
                 self._event = value.decode(errors="replace")
             case b"id", value if b"\x00" not in value:
                 self._id = value.decode(errors="replace")
             case b"retry", value if value.isdigit() and len(value) <= _RETRY_DIGITS:
                 self._retry = int(value)
-            case _:  # a comment, or a field that nobody defined
-                pass
+            case _:  # a comment, a field that nobody defined, or the end of an event that carried no data
+                if not line:
+                    self._event = ""
+        self._idle += len(line) + 1
+        if self._idle > self._limit:
+            raise EventTooLarge(f"over {self._limit} bytes of the event stream carry no data")
         return None
 
     def _add(self, value: bytes) -> None:
@@ -145,14 +151,11 @@ class SseParser:
         if size > self._limit:
             raise EventTooLarge(f"an event is larger than {self._limit} bytes")
 
-    def _dispatch(self) -> Event | None:
-        """Return the event that a blank line ends, or None when it carried no data."""
-        kind, self._event = self._event or "message", ""
-        if self._data is None:
-            return None
-        event = Event(kind, bytes(self._data), self._id, self._retry)
-        self._data = None
-        self._retry = None
+    def _dispatch(self) -> Event:
+        """Return the event that a blank line ends."""
+        event = Event(self._event or "message", bytes(self._data or b""), self._id, self._retry)
+        self._data = self._retry = None
+        self._event, self._idle = "", 0
         return event
 
 

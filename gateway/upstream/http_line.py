@@ -41,6 +41,10 @@ _TRIES = 3
 """A request may go out without a token, then with one, then with one that permits more."""
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 _EXCERPT = 2048
+_PIECE = 16 * 2**10
+"""What is parsed in one go of a stream: of the shortest lines there are, about ten milliseconds."""
+_LARGE_PIECE = 2**20
+"""The same of what is only put together."""
 _DRAIN_TIME = 1.0
 _DRAIN_BYTES = 64 * 2**10
 # Statuses that speak of the moment, not of the request.
@@ -246,7 +250,7 @@ class HttpLine:
         chunks: list[bytes] = []
         size = 0
         with self.held() as held:
-            while chunk := await self.some(response):
+            while chunk := await self.some(response, _LARGE_PIECE):
                 size += len(chunk)
                 if size > self.limit:
                     raise self.too_large()
@@ -265,12 +269,19 @@ class HttpLine:
         if not held.fits(size):
             raise Busy(self.name, "in_flight")
 
-    async def some(self, response: Response) -> bytes:
-        """Return what arrived of the body, b"" at its end."""
+    async def some(self, response: Response, most: int = _PIECE) -> bytes:
+        """Return what arrived of the body, b"" at its end; after each full piece others have their turn.
+
+        What is there already is read without waiting, and a coding can make hundreds of megabytes of little:
+        whoever reads them in one go stops the whole process.
+        """
         try:
-            return await response.content.readany()
+            piece = await response.content.read(most)
         except aiohttp.ClientError as error:
             raise self.failed(error) from error
+        if len(piece) == most:
+            await asyncio.sleep(0)
+        return piece
 
     def let_end(self, response: Response) -> None:
         """Give the stream a moment to end by itself, so that its connection can be used again."""

@@ -1,6 +1,10 @@
 """What one upstream answers, by mischance or ill will, costs the others and their callers nothing."""
 
+import asyncio
+import zlib
+
 import pytest
+from aiohttp import web
 
 from gateway.core import catalogue
 from gateway.core.lists import parse_page
@@ -246,3 +250,33 @@ async def test_an_invalid_result_is_logged_and_counted(method, params, members, 
     (told,) = [record.getMessage() for record in warned if record.name.startswith("gateway.")]
     assert told.startswith(f"upstream alpha: invalid result of {method}: ")
     assert reason in told
+
+
+async def test_a_stream_of_nothing_leaves_everybody_else_their_turns():
+    """A few hundred bytes unfold to a million lines; they are read in pieces, and not for ever (U-21)."""
+    blank_lines = zlib.compress(b"\n" * 2**20)
+
+    async def say_nothing(exchange):
+        headers = {"Content-Type": "text/event-stream", "Content-Encoding": "deflate"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(exchange.request)
+        await response.write(blank_lines)
+        await hang()(exchange)
+
+    turns = 0
+
+    async def take_turns():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with ScriptedUpstream(tools=[tool("a")]) as alpha:
+        alpha.on("tools/call", say_nothing)
+        async with running({"alpha": alpha}, limits={"message": "512KiB"}) as gateway:
+            await gateway.ask("tools/list")
+            neighbour = asyncio.create_task(take_turns())
+            answer = await gateway.ask("tools/call", {"name": "alpha__a"})
+            neighbour.cancel()
+    assert "response too large" in answer.error["message"]
+    assert turns >= 512 / 16

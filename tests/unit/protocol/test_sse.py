@@ -210,3 +210,14 @@ def test_line_breaks_between_tokens_do_not_break_the_framing(end: str, value: li
     assert formatted.count(b"\n") == 3
     (event,) = parse(formatted)
     assert json.loads(event.data) == value
+
+
+@pytest.mark.parametrize("nothing", [b"\n", b":\n\n", b": ping\n\n", b"id: 7\n", b"event: x\n\n"])
+def test_what_carries_no_data_is_not_read_for_ever(nothing: bytes) -> None:
+    """Between two events there may be as much of it as an event may be large, and then again."""
+    parser = SseParser(100)
+    for _ in range(3):
+        parser.feed(nothing * (90 // len(nothing)))
+        assert [event.data for event in parser.feed(b"data: x\n\n")] == [b"x"]
+    with pytest.raises(EventTooLarge, match="carry no data"):
+        parser.feed(nothing * (1 + 100 // len(nothing)))
