@@ -136,6 +136,25 @@ async def test_handshakes_count_as_connections(authority: Authority, server: Pai
             pass
 
 
+async def test_a_handshake_takes_the_place_of_an_idle_connection(authority: Authority, server: Pair) -> None:
+    """As connections without TLS do; the one that has been idle longest goes."""
+    context = trusting(authority)
+    async with (
+        serving(Answers(), tls=shows(server), limits={"connections": 2}) as gateway,
+        gateway.connect(ssl=context) as one,
+        gateway.connect(ssl=context) as two,
+        asyncio.timeout(15),
+    ):
+        for client in (one, two):
+            client.send(post())
+            assert (await client.reply()).status == 200
+        assert await status(gateway, context) == 200
+        assert await one.hung_up()
+        two.send(post())
+        assert (await two.reply()).status == 200
+        assert await gateway.counted('rejected_total{endpoint="other",reason="idle"} 1')
+
+
 async def test_a_client_cannot_renegotiate(authority: Authority, server: Pair) -> None:
     """Openssl, a client that can, is refused: each costs the server far more than the client."""
     async with serving(Answers(), tls=shows(server)) as gateway:
