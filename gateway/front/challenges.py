@@ -70,7 +70,7 @@ def of_upstream(challenge: Challenge, id: bytes | None, door: Door) -> Outcome:
     """Return our own challenge in place of an upstream's; it names neither its address nor its metadata."""
     status = 403 if challenge.status == 403 else 401
     said = bearer(door, error=challenge.error, scopes=challenge.scope)
-    error = McpError(INTERNAL_ERROR, f"upstream {challenge.upstream}: it rejected the caller's credentials")
+    error = McpError(INTERNAL_ERROR, f"upstream {challenge.upstream}: {challenge.reason}")
     return failure(status, error, id, "challenge", {"WWW-Authenticate": said})
 
 

@@ -284,8 +284,17 @@ class UpstreamUnavailable(Exception):
 class Challenge(Exception):
     """An upstream with `auth: forward` refused the caller; the front answers 401 or 403 (B15)."""
 
-    def __init__(self, upstream: UpstreamName, status: int, error: str | None, scope: str | None) -> None:
+    def __init__(
+        self,
+        upstream: UpstreamName,
+        status: int,
+        error: str | None,
+        scope: str | None,
+        *,
+        reason: str = "it rejected the caller's credentials",
+    ) -> None:
         super().__init__(upstream, status)
+        self.reason = reason
         self.upstream = upstream
         self.status = status
         self.error = error

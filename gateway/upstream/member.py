@@ -55,6 +55,7 @@ _NO_WORD_OF_IT = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN, Reason.TO
 _NOBODYS = "lists"
 _KEPT = frozenset({Reason.ERA, Reason.CREDENTIALS, Reason.TOKEN})
 """Reasons that are told to whoever calls an upstream that is down for them."""
+_NO_TOKEN = "it takes a token of the caller's in exchange, which an API key or a certificate is not"
 _MOST_LISTENERS = 1000
 """Callers with streams of their own of whom it is remembered how their last listen went."""
 
@@ -193,7 +194,7 @@ class Member:
         exchange = self._settings.auth.token_exchange
         if exchange is None or exchange.anonymous or bearer_of(request.authorization) is not None:
             return
-        raise Challenge(self.name, HTTPStatus.UNAUTHORIZED, None, None)
+        raise Challenge(self.name, HTTPStatus.UNAUTHORIZED, None, None, reason=_NO_TOKEN)
 
     async def _counted(
         self, request: Request, relay: "_Relay", deadline: Deadline, attempt: Attempt[Answered]

@@ -94,6 +94,7 @@ async def test_a_caller_without_a_token_is_told_to_bring_one():
             known = len(alpha.requests)
             refused = await gateway.ask("tools/call", {"name": "alpha__a"})
             assert refused.status == 401
+            assert "it takes a token of the caller's in exchange" in refused.error["message"]
             assert alpha.url.rpartition("/")[0] not in (refused.header("www-authenticate") or "")
             assert len(alpha.requests) == known
         assert all(asked.form.get("subject_token") == ann for asked in corp.seen("token"))
