@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
-from urllib.parse import unquote
 
 from gateway.config import AccessRule, Config, ToolRules
+from gateway.core.readings import Readings, forms_of, readings_of
 from gateway.protocol.call import Forbidden, Principal, UpstreamName
 from gateway.protocol.jsonrpc import Json, Malformed, split
 from gateway.protocol.methods import TASKS
@@ -48,8 +48,6 @@ _WORST = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": Fals
 
 _REMEMBERED = 256
 """Principals whose sights are at hand; each is kept with all that its token says."""
-_ROUNDS = 4
-"""How often a URI may be percent-encoded; no server undoes more."""
 
 
 class Verdict(NamedTuple):
@@ -64,6 +62,8 @@ class Verdict(NamedTuple):
     """The index of the rule that decided, None where none did."""
     scopes: tuple[str, ...] = ()
     """All that it takes, where only that is missing (Z-04)."""
+    unclear: bool = False
+    """Whether a URI is kept back because readers disagree on what it leads to; one that is listed is not."""
 
     def check(self) -> None:
         """Raise Forbidden unless it is allowed; what is hidden is dealt with as unknown, not here."""
@@ -79,17 +79,29 @@ class _Rule:
     """Where its mark stands in a sight."""
     patterns: tuple[str, ...]
     """Empty = any name."""
-    spelled_plainly: tuple[str, ...]
-    """The same for URIs in one spelling."""
+    forms: tuple[str, ...]
+    """The same for what a URI may be taken for, where the rule allows it."""
+    strict_forms: tuple[str, ...]
+    """The same, where the rule forbids it."""
     hints: tuple[tuple[str, bool], ...]
     granted: Verdict
     refused: Verdict
 
-    def fits(self, name: str, annotations: Json | None, *, plainly: bool = False) -> bool:
+    def fits(self, name: str, annotations: Json | None) -> bool:
         """Whether it is about this thing."""
-        patterns = self.spelled_plainly if plainly else self.patterns
-        if patterns and not any(_glob(pattern).match(name) for pattern in patterns):
-            return False
+        return (not self.patterns or _is_any(self.patterns, name)) and self._holds(annotations)
+
+    def fits_uri(self, uri: Readings, annotations: Json | None, *, allows: bool) -> bool:
+        """Whether it is about this URI: one reading is enough to forbid it, allowing takes all."""
+        if not allows:
+            fits = any(_is_any(self.strict_forms, reading) for reading in uri.near)
+        else:
+            fits = _is_any(self.patterns, uri.spelled) and all(
+                _is_any(self.forms, reading) for reading in uri.meant
+            )
+        return fits and self._holds(annotations)
+
+    def _holds(self, annotations: Json | None) -> bool:
         if not self.hints:
             return True
         hints = hints_of(annotations)
@@ -110,23 +122,40 @@ class Sight:
     policy: "Policy" = field(compare=False, repr=False)
 
     def judge(
-        self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None = None
+        self,
+        upstream: UpstreamName,
+        kind: Kind,
+        name: str,
+        annotations: Json | None = None,
+        *,
+        listed: bool = False,
     ) -> Verdict:
         """Return what becomes of a wish for this; `name` is the upstream's own name, URI or method.
 
-        What a URI may lead to is judged in the spelling it has and in the plain one, and the stricter counts:
-        an upstream may read `%2e%2e` and `..` alike.
+        Once a rule with patterns is about URIs, one whose readers disagree on where it leads is kept back,
+        unless it is `listed`: in a list of its upstream as it is.
         """
-        rules = self.policy.about(upstream, kind)
-        verdict = self._first(rules, name, annotations)
-        if kind == "resource" and not verdict.hidden and any(rule.patterns for rule in rules):
-            plainly = self._first(rules, plain(name), None, plainly=True)
-            return min(verdict, plainly, key=_leniency)
-        return verdict
+        uri: Readings | None = None
+        for rule in self.policy.about(upstream, kind):
+            mark = self.marks[rule.place]
+            if not mark:
+                continue
+            verdict = rule.granted if mark == 1 else rule.refused
+            if kind != "resource" or not rule.patterns:
+                fits = rule.fits(name, annotations)
+            else:
+                if uri is None:
+                    uri = readings_of(name)
+                    if uri.unclear and not listed:
+                        return Verdict(False, False, True, verdict.rule, unclear=True)
+                fits = rule.fits_uri(uri, annotations, allows=verdict.allowed)
+            if fits:
+                return verdict
+        return self.policy.default
 
     def lists(self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None = None) -> bool:
-        """Whether this is in the caller's lists."""
-        return self.judge(upstream, kind, name, annotations).listed
+        """Whether this, which its upstream lists, is in the caller's lists."""
+        return self.judge(upstream, kind, name, annotations, listed=True).listed
 
     def hides(self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None = None) -> bool:
         """Whether this has to look to the caller as if there were no such thing."""
@@ -145,15 +174,6 @@ class Sight:
                 if rule.fits_all:
                     return False
         return not self.policy.default.hidden
-
-    def _first(
-        self, rules: Sequence[_Rule], name: str, annotations: Json | None, *, plainly: bool = False
-    ) -> Verdict:
-        for rule in rules:
-            mark = self.marks[rule.place]
-            if mark and rule.fits(name, annotations, plainly=plainly):
-                return rule.granted if mark == 1 else rule.refused
-        return self.policy.default
 
 
 class Policy:
@@ -208,19 +228,14 @@ class Policy:
     def barred(
         self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None = None
     ) -> Verdict | None:
-        """Return what keeps a thing from everybody, None where there may be callers who are let use it."""
-        spellings = [(name, False), (plain(name), True)] if kind == "resource" else [(name, False)]
-        for spelled, plainly in spellings:
-            verdict = self._barred(upstream, kind, spelled, annotations, plainly)
-            if verdict is not None:
-                return verdict
-        return None
-
-    def _barred(
-        self, upstream: UpstreamName, kind: Kind, name: str, annotations: Json | None, plainly: bool
-    ) -> Verdict | None:
+        """Return what keeps a listed thing from everybody, None where there may be callers who may use it."""
+        uri = readings_of(name) if kind == "resource" else None
         for rule in self.about(upstream, kind):
-            if rule.fits(name, annotations, plainly=plainly):
+            if uri is not None and rule.patterns:
+                fits = rule.fits_uri(uri, annotations, allows=rule.granted.allowed)
+            else:
+                fits = rule.fits(name, annotations)
+            if fits:
                 if rule.granted.allowed:
                     return None
                 if not (self._callers[rule.place].callers or self._callers[rule.place].claims):
@@ -265,6 +280,8 @@ def said_of(verdict: Verdict) -> str:
     by = place_of(verdict.rule)
     if verdict.allowed:
         return f"allowed by {by}"
+    if verdict.unclear:
+        return f"hidden: {by} is about URIs, and servers may read this one in different ways"
     how = "hidden" if verdict.hidden else "listed, but refused" if verdict.listed else "not listed"
     if verdict.scopes:
         return f"{how}: {by} wants the scopes {' '.join(verdict.scopes)}"
@@ -286,33 +303,6 @@ def hints_of(annotations: Json | None) -> Mapping[str, bool]:
     return {**_WORST, **hints}
 
 
-def plain(uri: str) -> str:
-    """Return a URI in one spelling: decoded, without detours in its path, scheme and host in lower case.
-
-    It is what the most forgiving server would read in it, and is good for comparison only.
-    """
-    for _ in range(_ROUNDS):
-        decoded = unquote(uri, errors="surrogateescape")
-        if decoded == uri:
-            break
-        uri = decoded
-    parts = _URI.match(uri.replace("\\", "/"))
-    assert parts is not None  # every text fits
-    head, path, rest = parts["head"] or "", parts["path"], parts["rest"]
-    segments: list[str] = []
-    *folders, last = path.split("/")
-    for segment in (*folders, "" if last in (".", "..") else last):
-        if segment == "..":
-            del segments[-1:]
-        elif segment not in ("", "."):
-            segments.append(segment)
-    if last == "..":
-        del segments[-1:]
-    start = "/" if path.startswith("/") else ""
-    end = "/" if segments and last in ("", ".", "..") else ""
-    return f"{head.lower()}{start}{'/'.join(segments)}{end}{rest}"
-
-
 def allowed(name: str, rules: ToolRules) -> bool:
     """Whether some allow pattern and no deny pattern matches the whole name, case-sensitively (E-32).
 
@@ -324,7 +314,7 @@ def allowed(name: str, rules: ToolRules) -> bool:
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns fits the whole name, case-sensitively (E-32)."""
-    return "*" in patterns or any(_glob(pattern).match(name) for pattern in patterns)
+    return "*" in patterns or _is_any(patterns, name)
 
 
 def _about(
@@ -352,8 +342,13 @@ def _about(
         hints = ()
     if "*" in patterns:
         patterns = []
-    plainly = tuple(map(_plain_pattern, patterns)) if kind == "resource" else ()
-    return (_Rule(place, tuple(patterns), plainly, hints, *_verdicts(rule, index)),)
+    forms, strict = (
+        tuple(form for pattern in patterns for form in forms_of(pattern, shortened=shortened))
+        if kind == "resource"
+        else ()
+        for shortened in (True, False)
+    )
+    return (_Rule(place, tuple(patterns), forms, strict, hints, *_verdicts(rule, index)),)
 
 
 def _verdicts(rule: AccessRule, index: int) -> tuple[Verdict, Verdict]:
@@ -391,33 +386,13 @@ def _is_one(value: object, wanted: Sequence[bool | int | str]) -> bool:
     return any(type(one) is type(each) and one == each for one in values for each in wanted)
 
 
-def _leniency(verdict: Verdict) -> tuple[bool, bool, bool]:
-    return not verdict.hidden, verdict.allowed, verdict.listed
-
-
 def _truth(raw: Json | None) -> bool | None:
     text = b"" if raw is None else bytes(raw)
     return {b"true": True, b"false": False}.get(text)
 
 
-def _plain_pattern(pattern: str) -> str:
-    """Return a pattern over URIs as one over plain ones; what is decoded in it stands for itself."""
-    decoded = _ENCODED.sub(_decoded, pattern).replace("\\", "/")
-    parts = _URI.match(decoded)
-    assert parts is not None
-    head = (parts["head"] or "").lower()
-    return f"{head}{_SLASHES.sub('/', parts['path'])}{parts['rest']}"
-
-
-def _decoded(found: re.Match[str]) -> str:
-    text = unquote(found[0], errors="surrogateescape")
-    return "".join(f"[{char}]" if char in "*?[" else char for char in text)
-
-
-_URI = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*:(?://[^/?#]*)?)?(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
-_ENCODED = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_SLASHES = re.compile(r"(?<!:)/{2,}")
-"""Behind a colon they may be those of a scheme that the pattern leaves open."""
+def _is_any(patterns: Sequence[str], name: str) -> bool:
+    return any(_glob(pattern).match(name) for pattern in patterns)
 
 
 # fnmatch keeps its own compiled patterns, but only 256 of them; a reload replaces ours by use.

@@ -88,7 +88,8 @@ class Directory:
     def judge(self, upstream: UpstreamName, kind: Kind, name: str, caller: Caller) -> Verdict | None:
         """Return what the rules say of this caller's use of a thing, None without rules.
 
-        Of a tool, what it says of itself is known from the list it was last in.
+        Of a tool, what it says of itself is known from the list it was last in; so is of a URI whether it is
+        listed as it is.
         """
         if caller.sight is None:
             return None
@@ -97,7 +98,15 @@ class Directory:
             listing = self._catalogue.known(upstream, "tools/list", caller) or NOTHING
             item = listing.by_key.get(name)
             annotations = None if item is None else item.members.get("annotations")
-        return caller.sight.judge(upstream, kind, name, annotations)
+        verdict = caller.sight.judge(upstream, kind, name, annotations)
+        if verdict.unclear and self._lists(upstream, name, caller):
+            return caller.sight.judge(upstream, kind, name, listed=True)
+        return verdict
+
+    def _lists(self, upstream: UpstreamName, uri: str, caller: Caller) -> bool:
+        """Whether an upstream was last seen to list this very resource or template."""
+        known = (self._catalogue.known(upstream, method, caller) for method in _RESOURCE_LISTS)
+        return any(listing is not None and uri in listing.by_key for listing in known)
 
     # Who offers what
 
@@ -311,7 +320,7 @@ class Directory:
         """Return the same by what was last listed and shown; asks nobody."""
         table = self._known_uris(caller)
         seen = self._seen.get((caller.principal.who, uri)) or self._seen.get((PUBLIC, uri))
-        return _unless_hidden(table.resolve(uri, seen=None if seen is None else {uri: seen}), caller)
+        return self._unless_hidden(table.resolve(uri, seen=None if seen is None else {uri: seen}), caller)
 
     def claimant(self, uri: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return who would be asked for a URI that is hidden from the caller, if it were merely unknown."""
@@ -320,7 +329,15 @@ class Directory:
     async def template_owner(self, template: str, caller: Caller) -> tuple[UpstreamName, str] | None:
         """Return whose template, or URI, this is (F-34)."""
         await self._read_lists(template, self._offering(caller), caller)
-        return _unless_hidden(self._known_uris(caller).resolve_template(template), caller)
+        return self._unless_hidden(self._known_uris(caller).resolve_template(template), caller)
+
+    def _unless_hidden(
+        self, found: tuple[UpstreamName, str] | None, caller: Caller
+    ) -> tuple[UpstreamName, str] | None:
+        if found is None:
+            return None
+        verdict = self.judge(found[0], "resource", found[1], caller)
+        return None if verdict is not None and verdict.hidden else found
 
     def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
         """Remember whose result showed this caller a URI that carries no prefix (F-11)."""
@@ -363,12 +380,6 @@ def not_served(method: str) -> McpError:
 def _judged(method: str, target: Target, sight: Sight) -> Verdict:
     annotations = target.item.members.get("annotations")
     return sight.judge(target.upstream, LISTED[method], target.original, annotations)
-
-
-def _unless_hidden(found: tuple[UpstreamName, str] | None, caller: Caller) -> tuple[UpstreamName, str] | None:
-    if found is None or caller.sight is None:
-        return found
-    return None if caller.sight.hides(found[0], "resource", found[1]) else found
 
 
 async def _outcome(answer: Awaitable[T]) -> T | BaseException:

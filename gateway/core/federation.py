@@ -169,11 +169,15 @@ def _sighted(shelves: Iterable[tuple[Namespace, Listing, Listing]], sight: Sight
 
     def shelf(space: Namespace, listed: Listing, templated: Listing) -> Shelf:
         upstream = space.upstream
-        verdicts = {uri: sight.judge(upstream, "resource", uri) for uri in listed.by_key}
+        verdicts = {uri: sight.judge(upstream, "resource", uri, listed=True) for uri in listed.by_key}
         return Shelf(
             space,
             [uri for uri, verdict in verdicts.items() if verdict.listed],
-            tuple(each for each in templated.by_key if not sight.hides(upstream, "resource", each)),
+            tuple(
+                each
+                for each in templated.by_key
+                if not sight.judge(upstream, "resource", each, listed=True).hidden
+            ),
             [uri for uri, verdict in verdicts.items() if not (verdict.listed or verdict.hidden)],
         )
 

@@ -5,6 +5,8 @@ test_access_callers.
 """
 
 import json
+import posixpath
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -303,6 +305,78 @@ async def test_policy_is_decided_before_mirrored_arguments_are_compared(alpha):
             refused = await gateway.ask("tools/call", params, headers={"Mcp-Param-Q": "b"})
             assert refused.status == status
             assert b"Mcp-Param" not in refused.body
+
+
+# URIs that servers spell otherwise
+
+DETOURS = (
+    "file:///data/public/%3f/../../../secret/x",
+    "file:///data/public/%23/../../../secret/x",
+    "file:///data/public/?/../../../secret/x",
+    "file:///data/public/%252e%252e/%2e%2e/secret/x",
+    "file:///data/public/a%5c..%5c..%5c..%5csecret/x",
+)
+SPELLINGS = (
+    "file:/secret/x",
+    "file:secret/x",
+    "file://localhost/secret/x",
+    " file:///secret/x",
+    "file:///a/%23/../../secret/x",
+    "file:///s%65cret/x",
+    "file:///secret/x#",
+    "file:///secret/x/",
+)
+
+
+async def normalising(exchange):
+    """Read what a forgiving server reads in a URI."""
+    uri = exchange.received.params["uri"].strip()
+    path = posixpath.normpath("/" + unquote(unquote(urlsplit(uri).path)).replace("\\", "/").lstrip("/"))
+    await result({"contents": [{"uri": uri, "text": f"READ {path}"}]})(exchange)
+
+
+@pytest.mark.parametrize(
+    ("access", "others"),
+    [
+        ({"rules": [{"resources": ["file:///data/public/*"]}]}, (*DETOURS, *SPELLINGS)),
+        ({"rules": [{"resources": ["file:///secret/*"], "deny": True}, {}]}, (*DETOURS, *SPELLINGS)),
+    ],
+)
+async def test_no_spelling_of_a_uri_leads_to_what_it_may_not(alpha, access, others):
+    """Neither in reads nor completions nor streams; what may be read is, however its names are encoded."""
+    alpha.on("resources/read", normalising)
+    async with running({"alpha": alpha}, access=access) as gateway:
+        for uri in ("file:///data/public/a", "file:///data/public/a%20b%2Fc%3Fd%23%C3%A9?x=1#y"):
+            assert (
+                b"READ /data/public/a" in (await gateway.ask("resources/read", {"uri": f"alpha+{uri}"})).body
+            )
+        asked = len(alpha.seen("resources/read"))
+        for uri in others:
+            absent = await gateway.ask("resources/read", {"uri": f"alpha+{uri}"})
+            assert (absent.code, b"READ" in absent.body) == (-32602, False), uri
+            ref = {"type": "ref/resource", "uri": f"alpha+{uri}/{{id}}"}
+            about = {"ref": ref, "argument": {"name": "id", "value": "x"}}
+            assert (await gateway.ask("completion/complete", about)).code == -32602
+        assert len(alpha.seen("resources/read")) == asked
+        assert not alpha.seen("completion/complete")
+        wanted = uris(*sorted(f"alpha+{uri}" for uri in ("file:///data/public/a", *others)))
+        async with listening(gateway, wanted) as stream:  # granted like what nobody has
+            (seen,) = [one for one in alpha.listens if "resourceSubscriptions" in one.wanted]
+            assert seen.wanted["resourceSubscriptions"] == ["file:///data/public/a"]
+            for uri in ("file:///secret/x", *others, "file:///data/public/a"):
+                await alpha.notify("notifications/resources/updated", uri=uri)
+            assert await told(stream) == (UPDATED, "alpha+file:///data/public/a")
+
+
+async def test_a_uri_that_readers_disagree_on_may_be_read_where_it_is_listed(alpha):
+    """Its server knows what it means by it."""
+    mine, its = "db://ann@server/mine", "db://ann@server/unlisted"
+    alpha.resources.append(resource(mine))
+    async with running({"alpha": alpha}, access={"rules": [{"resources": ["db://*"]}]}) as gateway:
+        assert (await gateway.ask("resources/list")).names == [f"alpha+{mine}"]
+        assert (await gateway.ask("resources/read", {"uri": f"alpha+{mine}"})).status == 200
+        assert (await gateway.ask("resources/read", {"uri": f"alpha+{its}"})).code == -32602
+        assert [seen.params["uri"] for seen in alpha.seen("resources/read")] == [mine]
 
 
 # Others may have what is hidden

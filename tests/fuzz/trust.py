@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from multidict import CIMultiDict
 
 from gateway import config
-from gateway.core.access import Policy, hints_of, plain, somebody
+from gateway.core.access import Policy, hints_of, somebody
+from gateway.core.readings import readings_of
 from gateway.front import forwarded
 from gateway.front.certificates import Named, certificate_name
 from gateway.front.challenges import Door, bearer
@@ -124,13 +125,14 @@ def access_rule(data: bytes) -> None:
     """Whatever a thing is called, some rule decides; what is denied under one spelling is under others."""
     name, _, annotations = data.decode(errors="surrogateescape").partition("\0")
     hints_of(annotations.encode(errors="surrogateescape"))
-    spelled = plain(name)
+    readings = readings_of(name)
+    private = any(reading.startswith("file:///private/") for reading in readings.meant)
     for caller in ("corp:alice", "key:ci"):
         sight = _POLICY.sight(_CALLERS[caller])
         for kind in ("tool", "prompt", "resource", "method"):
             verdict = sight.judge(_ALPHA, kind, name, annotations.encode(errors="surrogateescape"))
             assert not (verdict.hidden and verdict.allowed)
-        if spelled.startswith("file:///private/"):
+        if private or readings.unclear:
             assert not sight.judge(_ALPHA, "resource", name).allowed
 
 
