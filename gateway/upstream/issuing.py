@@ -2,11 +2,13 @@
 
 Where it is follows from the configuration or, where that does not say, from the upstream's own metadata. A
 credential is shown to the server that was found first, and to no other one later: an upstream cannot have
-collected what is meant for the real one. A server that fails is left alone for a while.
+collected what is meant for the real one. A server that fails is left alone for a while: by one caller alone,
+when it was his token on which it failed, until a second caller's fails as well.
 """
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +39,8 @@ _PACE = Pace(first=1.0, longest=60.0)
 _LONGEST_REST = 300.0
 _TRIED = 3
 """Authorization servers of an upstream's list that are tried in turn."""
+_EACH = 4
+"""Requests at once with tokens of one caller: those that hang leave connections to the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,27 @@ class Rest:
         self.failures, self.last = 0, None
 
 
+class Blame:
+    """Tells the server's trouble from one caller's: a token may be such that it fails on it, or hangs."""
+
+    def __init__(self) -> None:
+        self._alone: str | None = None
+
+    def is_general(self, whose: str | None) -> bool:
+        """Take note of a failure with this caller's token, None = the gateway's own; whether all are to rest.
+
+        One caller never brings that about, however often he fails: it takes a second one since it last went
+        well, or since all rested.
+        """
+        general = whose is None or self._alone not in (None, whose)
+        self._alone = None if general else whose
+        return general
+
+    def over(self) -> None:
+        """Take note that it went well."""
+        self._alone = None
+
+
 class AuthorizationServer:
     """Who is asked for tokens for one upstream."""
 
@@ -101,6 +126,8 @@ class AuthorizationServer:
         self._wall_clock = wall_clock
         self._proof = Proof(client, wall_clock)
         self._rest = Rest(clock, random)
+        self._blame = Blame()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Semaphore] = weakref.WeakValueDictionary()
         self._place: _Place | None = None
         self._hint: str | None = None
         self._wished: tuple[str, ...] = ()
@@ -131,37 +158,57 @@ class AuthorizationServer:
         *,
         ends: float | None = None,
         unsaid: float | None = None,
+        whose: str | None = None,
     ) -> Token:
         """Return a token; raises NoToken, at once while the server is left alone.
+
+        `whose` tells apart the callers whose tokens the grants hold, None = no caller's.
 
         Without `scopes` it is asked for those of the configuration, of the upstream's challenge or of its
         metadata. `ends` is when the token is over whatever it says, `unsaid` its lifetime if it says none.
         """
         if (standing := self._rest.standing()) is not None:
             raise standing
+        shown: str | None = None  # nobody's token, as long as it is only looked for
         try:
-            async with asyncio.timeout(self._client.timeout):
-                text, lifetime, now, wanted = await self._got(grant, scopes)
+            async with asyncio.timeout(self._client.timeout), self._turn(whose):
+                place = await self._placed()
+                shown = whose
+                text, lifetime, now, wanted = await self._got(place, grant, scopes)
         except TimeoutError:
-            raise self._failed(
-                self._none(f"no answer within {self._client.timeout:g}s", outage=True)
-            ) from None
+            slow = self._none(f"no answer within {self._client.timeout:g}s", outage=True)
+            raise self._failed(slow, shown) from None
         except Astray as error:
-            raise self._failed(self._none(error.detail, outage=error.outage)) from None
+            raise self._failed(self._none(error.detail, outage=error.outage), shown) from None
         except Unfit as error:
-            raise self._failed(self._none(f"{error}")) from None
+            raise self._failed(self._none(f"{error}"), shown) from None
         except NoToken as failure:
-            raise self._failed(failure) from None
+            raise self._failed(failure, shown) from None
         if self._rest.failures:
             log.info("upstream %s: its authorization server gives out tokens again", self._name)
         self._rest.over()
+        self._blame.over()
         self._metrics.upstream_token(self._name, "obtained")
         lifetime = unsaid if lifetime is None else lifetime
         return token_of(text, lifetime, now=now, early=self._client.early, ends=ends, scopes=wanted)
 
-    def _failed(self, failure: NoToken) -> NoToken:
+    def _turn(self, whose: str | None) -> asyncio.Semaphore:
+        """Return what lets in no more than a few requests of one caller at once."""
+        turn = None if whose is None else self._turns.get(whose)
+        if turn is None:
+            turn = asyncio.Semaphore(_EACH)
+            if whose is not None:
+                self._turns[whose] = turn
+        return turn
+
+    def _failed(self, failure: NoToken, whose: str | None) -> NoToken:
         """Take note of a failure, and leave the server alone if it is not one of a single caller's."""
-        if failure.general:
+        if failure.general and self._rest.standing() is not None:
+            pass  # it was asked before that: what fails at the same time is one failure
+        elif failure.general and not self._blame.is_general(whose):
+            failure.general = False
+            log.debug("upstream %s: no access token for one caller: %s", self._name, failure.detail)
+        elif failure.general:
             self._place = None  # it may have moved
             first = not self._rest.failures
             self._rest.failed(failure)
@@ -180,13 +227,17 @@ class AuthorizationServer:
 
     # Asking
 
-    async def _got(
-        self, grant: Mapping[str, str], scopes: Sequence[str] | None
-    ) -> tuple[str, float | None, float, tuple[str, ...]]:
-        """Return a token, its lifetime, when it was asked for, and with which scopes."""
+    async def _placed(self) -> _Place:
+        """Return where to ask, which is looked for if it is not known."""
         place = self._place
         if place is None or self._clock() >= place.until:
             place = self._place = await self._found()
+        return place
+
+    async def _got(
+        self, place: _Place, grant: Mapping[str, str], scopes: Sequence[str] | None
+    ) -> tuple[str, float | None, float, tuple[str, ...]]:
+        """Return a token, its lifetime, when it was asked for, and with which scopes."""
         wanted = tuple(self._client.scopes or self._wished or place.scopes if scopes is None else scopes)
         form = {**self._client.parameters, **grant}
         if place.resource:
@@ -198,7 +249,7 @@ class AuthorizationServer:
         self._proof.add(place.at, form, headers)
         now = self._clock()
         answer = await self._egress.post(place.at.token_url, form, headers)
-        text, lifetime = self._granted(answer, place.at, exchanged="subject_token" in grant)
+        text, lifetime = self._granted(answer, place.at, grant.get("subject_token"))
         return text, lifetime, now, wanted
 
     def _only_one(self, issuer: str) -> None:
@@ -207,13 +258,18 @@ class AuthorizationServer:
             raise self._none("its metadata names another authorization server than before: set `issuer`")
         self._shown_to = issuer
 
-    def _granted(self, answer: Answer, at: Issuer, *, exchanged: bool) -> tuple[str, float | None]:
+    def _granted(self, answer: Answer, at: Issuer, subject: str | None) -> tuple[str, float | None]:
+        """Return a token and its lifetime; `subject` is the caller's token it was asked for with."""
+        exchanged = subject is not None
         if answer.status >= 500 or answer.status in _TRANSIENT:
             failure = self._none(f"its authorization server answered HTTP {answer.status}", outage=True)
             failure.retry_after = retry_after(answer.headers.get("Retry-After"), self._wall_clock())
             raise failure
         try:
-            return read_granted(answer.status, answer.body, exchanged=exchanged, issuer=at.issuer or None)
+            granted = read_granted(answer.status, answer.body, exchanged=exchanged, issuer=at.issuer or None)
+            if granted[0] == subject:  # which no upstream may see (Z-09)
+                raise Denied("no token", "it gave back the caller's own token")
+            return granted
         except Denied as denied:
             failure = self._none(f"its authorization server: {denied.detail}")
             # What is said of one caller's token is no word about the server, or about us.

@@ -281,7 +281,7 @@ class Member:
         passed = self._breakers.admit(_at_whose_wish(request), self._clock())
         if passed is None:
             raise Busy(self.name, "breaker")
-        mine = Turn(deadline.progressed)  # a call that waited has all of its time
+        mine = Turn(deadline.progressed, request.context.caller)  # a call that waited has all of its time
         before = turn.set(mine)
         try:
             yield

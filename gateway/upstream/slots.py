@@ -17,11 +17,12 @@ _PROBES = frozenset({"server/discover", "ping"})
 class Turn:
     """What a call is doing: `waiting` until it has its slot, so that it can be told whose a timeout is."""
 
-    __slots__ = ("begins", "waiting")
+    __slots__ = ("begins", "caller", "waiting")
 
-    def __init__(self, begins: Callable[[], None]) -> None:
-        """`begins` is called when it has waited and is about to run."""
+    def __init__(self, begins: Callable[[], None], caller: str = "") -> None:
+        """`begins` is called when it has waited and is about to run; `caller` is whose it is, if known."""
         self.begins = begins
+        self.caller = caller
         self.waiting = False
 
 

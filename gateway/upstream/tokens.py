@@ -21,6 +21,7 @@ from gateway.upstream.failures import NoToken
 from gateway.upstream.granted import Token, ends_of
 from gateway.upstream.issuing import AuthorizationServer, Rest
 from gateway.upstream.retrying import Pace
+from gateway.upstream.slots import turn
 
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _TYPE = "urn:ietf:params:oauth:token-type:"
@@ -294,7 +295,10 @@ class CallersTokens:
                     raise Challenge(self._name, 401, "invalid_token", None)
                 ends = self._clock() + left
             grant = {**self._grant, "subject_token": token}
-            return await self._server.token(grant, scopes, ends=ends, unsaid=_UNSAID)
+            call = turn.get()
+            # A caller may have many tokens; where nobody verified one, it tells callers apart itself.
+            whose = call.caller if call is not None and call.caller else self._key(token).hex()
+            return await self._server.token(grant, scopes, ends=ends, unsaid=_UNSAID, whose=whose)
 
         return ask
 

@@ -12,6 +12,7 @@ from tests.support.authorization_server import (
     AuthorizationServer,
     denying,
     failing,
+    late,
     saying,
 )
 from tests.support.legacy_upstream import LegacyServer, legacy
@@ -153,7 +154,7 @@ async def test_the_trouble_of_one_caller_is_not_anothers():
 
 @pytest.mark.parametrize("trouble", [failing(503), denying("invalid_client", status=401)])
 async def test_a_server_in_trouble_is_left_alone_by_all_callers(trouble):
-    """One question, then a rest, however many there are."""
+    """Two callers' questions, for one alone may be what is wrong; then a rest, however many there are."""
     async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
         ann = token_of(corp, "ann")
         alpha.on("*", Guard(corp, alpha))
@@ -165,8 +166,67 @@ async def test_a_server_in_trouble_is_left_alone_by_all_callers(trouble):
                 token = token_of(corp, f"caller-{n}")
                 failed = await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)
                 assert failed.code == -32603
-            assert corp.count("token") == 2
+            assert corp.count("token") == 3
             assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=ann)).status == 200
+            # When the rest is over, one of them alone does not prolong it.
+            clock.advance(60.0)
+            failed = await gateway.ask("tools/call", {"name": "alpha__a"}, token=token_of(corp, "caller-1"))
+            assert failed.code == -32603
+            corp.on("token", None)
+            assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)).status == 200
+
+
+class Poison:
+    """Fails on what these callers' tokens are exchanged for, and on nothing else."""
+
+    def __init__(self, corp, trouble, *tokens):
+        self.tokens = set(tokens)
+        self.struck = 0
+        self._corp = corp
+        self._trouble = trouble
+        corp.on("token", self)
+
+    async def __call__(self, asked):
+        if asked.form["subject_token"] not in self.tokens:
+            return await self._corp.default(asked)
+        self.struck += 1
+        return await self._trouble(asked)
+
+
+@pytest.mark.parametrize("trouble", [failing(500), failing(429, Retry_After="3600"), late()])
+async def test_a_token_on_which_the_server_fails_puts_nobody_elses_to_rest(trouble):
+    """Whatever it does to the authorization server, and however often: the others are asked for as ever."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann, eve = token_of(corp, "ann"), token_of(corp, "eve")
+        alpha.on("*", Guard(corp, alpha))
+        clock = Clock()
+        settings = exchanging(alpha, corp, timeout="500ms")
+        async with running({"alpha": settings}, clock=clock, pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a"]
+            poison = Poison(corp, trouble, eve)
+            for n in range(3):
+                for again in range(2):
+                    failed = await gateway.ask(
+                        "tools/call", {"name": "alpha__a"}, token=eve, id=10 * n + again
+                    )
+                    assert failed.code == -32603
+                assert poison.struck == n + 1  # she rests, too
+                fresh = token_of(corp, f"caller-{n}")
+                assert (await gateway.ask("tools/call", {"name": "alpha__a"}, token=fresh)).status == 200
+                clock.advance(301.0)
+
+
+async def test_a_token_that_is_given_back_as_it_is_reaches_no_upstream():
+    """It is the caller's, for the gateway alone (Z-09)."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann, eve = token_of(corp, "ann"), token_of(corp, "eve")
+        alpha.on("*", guard := Guard(corp, alpha))
+        async with running({"alpha": exchanging(alpha, corp)}, clock=Clock(), pace=ONCE) as gateway:
+            assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a"]
+            corp.on("token", saying({"access_token": eve, "token_type": "Bearer"}))
+            failed = await gateway.ask("tools/call", {"name": "alpha__a"}, token=eve)
+            assert failed.code == -32603
+        assert eve not in guard.tokens
 
 
 async def test_requests_of_one_caller_wait_for_one_exchange():
