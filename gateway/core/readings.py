@@ -31,8 +31,8 @@ def readings_of(uri: str) -> Readings:
     texts = _unfolded(uri)
     meant = dict.fromkeys(map(_normal, texts))
     near = dict.fromkeys(texts)
-    for text in meant:
-        for neighbour in _neighbours(text):
+    for reading in (*meant, *(path for text in texts for path in _paths(text))):
+        for neighbour in _neighbours(reading):
             near.update(dict.fromkeys((neighbour, *_slashed(neighbour))))
     unclear = _is_padded_or_endless(uri) or any(map(_is_unclear, texts)) or any(map(_is_odd_host, meant))
     return Readings(uri, unclear, tuple(meant), tuple(near))
@@ -183,6 +183,16 @@ def _neighbours(reading: str) -> Iterator[str]:
         yield f"{scheme}://{host}:{_PORTS[scheme]}{path}"
 
 
+def _paths(text: str) -> Iterator[str]:
+    """Yield where a URI leads at whoever serves files and takes its host for a folder, or drops it."""
+    scheme, _, rest = text.partition(":")
+    if scheme.strip().lower() == "file":
+        yield f"file://{_tidy('/' + rest.replace(_BACKSLASH, '/'))}"
+        if rest.startswith("//"):
+            _, path = _cut(rest[2:], _SLASH_OR_QUERY)
+            yield f"file://{_tidy('/' + path.replace(_BACKSLASH, '/'))}"
+
+
 def _slashed(reading: str) -> Iterable[str]:
     """Return a reading with a slash at the end of its path, or without, whichever it has not."""
     path, rest = _cut(reading, _QUERY)
@@ -200,6 +210,7 @@ _ROUNDS = 4
 _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
 """Schemes of which readers take any number of slashes for two, and the ports that go without saying."""
 _LONGEST_HOST = 253
+_BACKSLASH = "\\"
 _GLOB = re.compile(r"[*?\[]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DOTS = re.compile(r"(?:^|[/\\?#:])\.{1,2}(?=[/\\?#;]|$)")

@@ -282,7 +282,7 @@ class TestUris:
                 file:///secret%2Fx file:/secret/x file:secret/x file://localhost/secret/x file:\\\\\\secret/x
                 file://LOCALHOST/secret/x file://elsewhere/secret/x file://secret/x file:///secret
                 file:///secret/x? file:///secret/x#y file:///secret%3Fx/y file://localhost:/secret/x
-                file:///%25%37%33ecret/x file:///secret/ file:%2F%2F%2Fsecret/x""",
+                file:///%25%37%33ecret/x file:///secret/ file:%2F%2F%2Fsecret/x file://\\\\localhost/secret/x""",
             ),
             (
                 "note://pub/secret",
@@ -305,6 +305,7 @@ class TestUris:
             ("https://[0-9]*", "https://7.example/a HTTPS:7.example/a"),
             ("HTTP*://Intra.example/*", "HTTPS://Intra.example/a http*://intra.example/a"),
             ("file:///50%25/é", "file:///50%25/%C3%A9 file:///50%2525/%C3%A9 file:///50%/é"),
+            ("file:///s%C3%A9cret/x", "file:%2f/s%C3%A9c%72et/x file:///sécret/x"),
             ("*secret*", "file:///SEC%72et/secret file:///%73ecret"),
         ],
     )
