@@ -79,11 +79,12 @@ def forbidden(came: Forbidden, id: bytes | None, door: Door) -> Outcome:
 
     Where no scope would help it holds no challenge, or clients would ask for tokens for ever.
     """
-    error = McpError(INVALID_REQUEST, str(came))
     if not came.scopes:
-        return failure(403, error, id, "forbidden")
-    scopes = " ".join(dict.fromkeys([*door.scopes, *came.scopes]))
-    said = bearer(door, error="insufficient_scope", description=str(came), scopes=scopes)
+        return failure(403, McpError(INVALID_REQUEST, str(came)), id, "forbidden")
+    scopes = list(dict.fromkeys([*door.scopes, *came.scopes]))
+    said = bearer(door, error="insufficient_scope", description=str(came), scopes=" ".join(scopes))
+    # In the body, too: an answer of a batch, or on a stream that has begun, has no header of its own.
+    error = McpError.with_data(INVALID_REQUEST, str(came), {"scopes": scopes})
     return failure(403, error, id, "forbidden", {"WWW-Authenticate": said})
 
 

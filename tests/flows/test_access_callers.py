@@ -1,5 +1,6 @@
 """What rules make of callers who proved who they are: by key, scope and claim, of either era (Z-04, Z-08)."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -222,6 +223,30 @@ async def test_claims_of_a_token_choose_its_rules(alpha):
             assert (await gateway.ask("tools/list", token=plain)).names == ["alpha__look"]
             assert (await gateway.ask("tools/list", token=poor)).names == []
             assert (await gateway.ask("tools/call", {"name": "alpha__look"}, token=poor)).status == 403
+
+
+async def test_in_a_batch_each_refusal_names_the_scopes_it_takes(alpha):
+    """Z-04: there is one status and one challenge for all of it, and neither would be about one call."""
+    async with (
+        ruled(alpha) as gateway,
+        LegacyClient(gateway.addresses.endpoints[0], "2025-03-26", token=ANN) as ann,
+    ):
+        await ann.initialize()
+        calls = [
+            {
+                "jsonrpc": "2.0",
+                "id": id,
+                "method": "tools/call",
+                "params": {"name": f"alpha__{name}", "arguments": {}},
+            }
+            for id, name in enumerate(("look", "write"), 7)
+        ]
+        async with ann.post(json.dumps(calls).encode()) as exchange:
+            await exchange.whole()
+        answers = {one["id"]: one for one in exchange.messages}
+        assert "result" in answers[7]
+        assert answers[8]["error"]["data"] == {"scopes": ["read", "write"]}
+        assert len(alpha.seen("tools/call")) == 1
 
 
 async def test_to_older_clients_what_is_hidden_is_what_nobody_has(alpha):
