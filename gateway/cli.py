@@ -329,10 +329,15 @@ def _tools(arguments: argparse.Namespace, app: App | None) -> int:
     except OSError as error:
         return _cannot_start(settings, error)
     code = PROBLEMS if listing.problems else FINE
+    strange = None if arguments.caller is None else config.nobody(arguments.caller, settings)
+    if strange is not None and not arguments.json:
+        _warn(strange)
     if arguments.json:
         report = {"endpoint": endpoint, "tools": [asdict(tool) for tool in listing.tools]}
         if arguments.caller is not None:
             report["kept"] = [{"name": name, "why": why} for name, why in listing.kept]
+        if strange is not None:
+            report["warning"] = strange
         print(json.dumps({**report, "problems": list(listing.problems)}, ensure_ascii=False))
         return code
     rows = [
@@ -436,6 +441,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     if status != 200:
         return _refused(status, answer)
     code = PROBLEMS if "problem" in answer else FINE
+    if "warning" in answer and not arguments.json:
+        _warn(str(answer["warning"]))
     if arguments.json:
         print(json.dumps(answer, ensure_ascii=False))
         return code

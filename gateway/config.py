@@ -52,7 +52,7 @@ from gateway.settings.models import (
 )
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
-from gateway.settings.rules import odd_rules
+from gateway.settings.rules import nobody, odd_rules, strange_callers
 from gateway.settings.signing import read_signing_key
 from gateway.settings.upstreams import (
     Auth,
@@ -110,6 +110,7 @@ __all__ = [
     "is_loopback",
     "load",
     "load_file",
+    "nobody",
     "parse_address",
     "parse_redis_url",
     "read_signing_key",
@@ -208,7 +209,7 @@ def load(
         explain(error, document, Config, _LATER)
     for path, message in conflicts({**data, "upstreams": long_forms(data.get("upstreams"))}):
         document.report(path, message)
-    for path, message in () if config is None else contradictions(config):
+    for path, message in () if config is None else (*contradictions(config), *strange_callers(config)):
         document.report(path, message)
     if document.problems or config is None:
         raise ConfigError(document.mistakes())

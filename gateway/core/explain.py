@@ -11,7 +11,7 @@ import msgspec
 from gateway.cache.explain import Found
 from gateway.cache.policy import CALL, READ
 from gateway.cache.responses import ResponseCache
-from gateway.config import Config
+from gateway.config import Config, nobody
 from gateway.core import views
 from gateway.core.access import LISTED, Policy, Verdict, place_of, said_of, somebody
 from gateway.core.capabilities import is_well_formed, list_profile, relayable
@@ -178,6 +178,8 @@ class Explainer:
             "view": _view(view, self._clock()) if row.kind in ("discover", "list") else None,
             "parts": [share.report() for share in shares],
         }
+        if question.caller is not None and (strange := nobody(question.caller, self._config)) is not None:
+            said["warning"] = strange
         return said if problem is None else {**said, "problem": problem}
 
     async def _joined(

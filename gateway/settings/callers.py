@@ -212,7 +212,8 @@ class AccessRule(Model):
     """Only tools of which all of these hold. What an upstream without `trust_annotations` says of its tools
     does not count: they are taken for the worst that the specification allows."""
     callers: list[Text] = []
-    """Only these callers: shell patterns over NAME:SUBJECT, key:NAME, cert:NAME and anonymous."""
+    """Only these callers: shell patterns over NAME:SUBJECT, key:NAME, cert:NAME and anonymous. A name that
+    nobody can have is a mistake: such a rule would protect nothing."""
     claims: Mapping[Text, list[ClaimValue]] = {}
     """Only callers whose token has one of these values under each of these claims; a.b is b inside a."""
     scopes: list[ScopeToken] = []

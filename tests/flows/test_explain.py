@@ -412,6 +412,9 @@ async def test_explain_says_which_rule_decides():
         )
         allowed, rule, _ = await why("tools/call", name="alpha__scoped", caller="corp:ann", scopes="write")
         assert (allowed, rule) == (True, "access.rules[1]")
+        told = await explain(gateway, "tools/call", name="alpha__scoped", caller="corp:ann")
+        assert told["warning"] == "without `authentication` everybody is `anonymous`"
+        assert "warning" not in await explain(gateway, "tools/call", name="alpha__scoped")
         assert (await why("resources/read", uri="alpha+a:1"))[:2] == (False, "access.default")
         assert (await why("resources/read", uri="alpha+a:1", caller="corp:ann"))[:2] == (
             True,

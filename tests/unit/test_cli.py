@@ -342,6 +342,17 @@ def test_tools_are_shown_as_a_caller_sees_them(
     assert json.loads(capsys.readouterr().out)["kept"] == [{"name": "gh__\x1b[31mdrop", "why": granted}]
 
 
+def test_a_caller_that_cannot_be_is_said(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What follows is about nobody, so a slip of the pen is not taken for an answer."""
+    said = "without `authentication` everybody is `anonymous`"
+    assert main(["tools", "--config", good, "--as", "Key:ci"], app=ScriptedApp()) == 0
+    assert f"warning: {said}" in capsys.readouterr().err
+    assert main(["tools", "--config", good, "--json", "--as", "Key:ci"], app=ScriptedApp()) == 0
+    assert json.loads(capsys.readouterr().out)["warning"] == said
+    assert main(["tools", "--config", good, "--as", "anonymous"], app=ScriptedApp()) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "asked",
     [["--scopes", "a"], ["--claims", "{}"], ["--as", "x", "--claims", "[]"], ["--as", "x", "--claims", "{"]],

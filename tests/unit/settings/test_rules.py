@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.config import ConfigError, load
+from gateway.config import ConfigError, load, nobody
 
 UPSTREAMS = (
     "upstreams: {a: {url: 'http://127.0.0.1:1/mcp', trust_annotations: true}, b: 'http://127.0.0.1:2/mcp'}\n"
@@ -30,6 +30,86 @@ def test_a_rule_about_what_nobody_has_stops_the_start(rules: str, said: str) -> 
     with pytest.raises(ConfigError, match=r"there is no") as caught:
         warned(rules)
     assert said in str(caught.value)
+
+
+WAYS = (
+    f"authentication: {{keys: {{ci: {{hash: 'sha256:{'0' * 64}'}}}}, "
+    "tokens: {corp: {issuer: 'https://i.example'}}, "
+    "certificates: {source: header, names: ['*.example.com']}}\n"
+    "trusted_proxies: [127.0.0.1]\npublic_url: https://x.example\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("caller", "said"),
+    [
+        ("key:cj", "no caller is called `key:cj`: they are corp:SUBJECT, key:NAME, cert:NAME; did you mean"),
+        ("Key:ci", "did you mean `key:ci`?"),
+        ("ci", "no caller is called `ci`"),
+        ("alice", "did you mean `corp:alice`?"),
+        ("Corp:*", "did you mean `corp:*`?"),
+        ("corp:", "no caller is called"),
+        ("cert:web.example.org", "no caller is called"),
+        ("key:x*", "no caller is called"),
+    ],
+)  # fmt: skip
+def test_a_rule_about_a_caller_nobody_can_be_stops_the_start(caller: str, said: str) -> None:
+    """With `deny` it would leave open what it is to close; --as says the same of such a name."""
+    with pytest.raises(ConfigError) as caught:
+        warned(f"[{{callers: ['corp:a', '{caller}']}}, {{}}]", WAYS)
+    assert "access.rules[0].callers[1]: " in str(caught.value)
+    assert said in str(caught.value)
+    config = load(f"{UPSTREAMS}{WAYS}")
+    assert said in (nobody(caller, config) or "")
+
+
+@pytest.mark.parametrize(
+    "caller",
+    ["key:ci", "key:*", "k*", "*", "*:alice", "[Kk]ey:ci", "corp:[*]", "c?rp:a", "cert:a.example.com"],
+)  # fmt: skip
+def test_callers_there_may_be_are_not_spoken_of(caller: str) -> None:
+    """Only what is certain stops anything."""
+    assert warned(f"[{{tools: [x], callers: ['{caller}']}}, {{}}]", WAYS) == []
+
+
+@pytest.mark.parametrize(
+    ("caller", "more", "said"),
+    [
+        ("corp:alice", WAYS, None),
+        ("key:ci", WAYS, None),
+        ("corp:*", WAYS, None),
+        ("key:*", WAYS, "no caller is called `key:*`"),
+        ("anonymous", WAYS, "nobody is `anonymous`"),
+        ("anonymous", "", None),
+        ("corp:alice", "", "without `authentication` everybody is `anonymous`"),
+    ],
+)
+def test_a_name_that_no_caller_can_have_is_known(caller: str, more: str, said: str | None) -> None:
+    """A name is no pattern, though its letters may look like one."""
+    told = nobody(caller, load(f"{UPSTREAMS}{more}"))
+    assert told is None if said is None else said in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("tools: [a__*]", "tools: `a__*` looks like names that clients see, of `a`; rules go by its own"),
+        ("prompts: [x, b__y]", "write upstreams: [b] and `y`"),
+        ("resources: ['a+note://*']", "write upstreams: [a] and `note://*`"),
+        ("resources: ['ui://a/*']", "write upstreams: [a] and `ui://*`"),
+        ("tools: [seek]", "tools: `seek` is what a__find is renamed to"),
+        ("claims: {x: [y]}, callers: ['key:*']", "claims: keys and certificates have none"),
+        ("callers: [anonymous]", "callers: nobody is `anonymous`"),
+    ],
+)
+def test_a_rule_in_the_words_of_clients_is_said(rule: str, said: str) -> None:
+    """Most likely it fits nothing; an upstream that is a gateway may have such names itself."""
+    endpoints = "endpoints: {/mcp: {tools: {rename: {a__find: seek}}}}\n"
+    warnings: list[str] = []
+    load(f"{UPSTREAMS}{endpoints}{WAYS}access: {{rules: [{{{rule}}}, {{}}]}}", warn=warnings.append)
+    (warning,) = warnings
+    assert f"access.rules[0].{said.partition(':')[0]}" in warning or "write" in said
+    assert said in warning
 
 
 @pytest.mark.parametrize(
