@@ -27,11 +27,14 @@ class Readings:
 
 
 def readings_of(uri: str) -> Readings:
-    """Return what a URI may be taken for."""
+    """Return what a URI may be taken for; nobody looks into one that is too long to be an address."""
+    if len(uri) > _LONGEST:
+        return Readings(uri, True, (uri,), (uri,))
     texts = _unfolded(uri)
     meant = dict.fromkeys(map(_normal, texts))
     near = dict.fromkeys(texts)
-    for reading in (*meant, *(path for text in texts for path in _paths(text))):
+    paths = dict.fromkeys(one for text in texts for path in _paths(text) for one in _unfolded(path))
+    for reading in (*meant, *paths):
         for neighbour in _neighbours(reading):
             near.update(dict.fromkeys((neighbour, *_slashed(neighbour))))
     unclear = _is_padded_or_endless(uri) or any(map(_is_unclear, texts)) or any(map(_is_odd_host, meant))
@@ -205,6 +208,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in text)
 
 
+_LONGEST = 4096
 _ROUNDS = 4
 """How often a URI may be percent-encoded; what is encoded more often is unclear."""
 _PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}

@@ -249,6 +249,7 @@ class TestUris:
             "https://127.1/x",
             "https://0x7f000001/x",
             "https://2130706433/x",
+            "file:///data/public/" + "x" * 4096,
         ],
     )
     def test_what_may_lead_anywhere_is_not_there(self, uri: str) -> None:
@@ -282,7 +283,8 @@ class TestUris:
                 file:///secret%2Fx file:/secret/x file:secret/x file://localhost/secret/x file:\\\\\\secret/x
                 file://LOCALHOST/secret/x file://elsewhere/secret/x file://secret/x file:///secret
                 file:///secret/x? file:///secret/x#y file:///secret%3Fx/y file://localhost:/secret/x
-                file:///%25%37%33ecret/x file:///secret/ file:%2F%2F%2Fsecret/x file://\\\\localhost/secret/x""",
+                file:///%25%37%33ecret/x file:///secret/ file:%2F%2F%2Fsecret/x file://\\\\localhost/secret/x
+                file://%23/secret/%78""",
             ),
             (
                 "note://pub/secret",
