@@ -74,6 +74,8 @@ from gateway.upstream.pool import StaleSchema, UpstreamPool
 log = logging.getLogger(__name__)
 
 _NAMES = ("name", "uri", "taskId")
+_MOST_SHOWN = 10_000
+"""URIs of one result that are remembered: fewer than are remembered of all."""
 _LISTED_BY = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 
 
@@ -242,14 +244,16 @@ class Courier:
         if cached.reason == "incomplete":  # a question, if anything: of this caller alone (C-03)
             result = cached.entry.result
             mine = caller.principal.who
-            return self._normalised(call, caller.principal, upstream, result, mine, original)
+            return await self._normalised(call, caller.principal, upstream, result, mine, original)
         key = f"{call.method} {self._federation.endpoint}"
         dressed = cached.entry.derived.get(key)
         if not isinstance(dressed, Dressed):
             everyone = cached.entry.scope == "public"
             partition = PUBLIC if everyone else caller.principal.who
             try:
-                dressed = self._normalised(call, caller.principal, upstream, cached.entry.result, partition)
+                dressed = await self._normalised(
+                    call, caller.principal, upstream, cached.entry.result, partition
+                )
             except UpstreamUnavailable:
                 if cached.source != "bypass":  # what no client can read must not be kept for its ttl
                     await self._catalogue.forget(upstream, call.method, "catalogue", uri)
@@ -291,7 +295,14 @@ class Courier:
         result = await self._reply(call, emit, held.upstream, quiet)
         shown = self._shown(held.upstream, principal.who)
         with self._judging(call, held.upstream):
-            dressed = self._tasks.report(call, held, result, namespace=shown, server_info=self._server_info)
+            dressed = await self._pool.apart.do(
+                held.upstream,
+                len(result),
+                lambda: self._tasks.report(
+                    call, held, result, namespace=shown, server_info=self._server_info
+                ),
+            )
+        shown.tell()
         return Answer(dressed.segments())
 
     def told(
@@ -299,7 +310,9 @@ class Courier:
     ) -> Notice | None:
         """Return what a listen is told of a task, None for what it cannot be told (T-13)."""
         shown = self._shown(held.upstream, principal.who)
-        return self._tasks.tell(notice, exposed, held, call.meta.capabilities, namespace=shown)
+        told = self._tasks.tell(notice, exposed, held, call.meta.capabilities, namespace=shown)
+        shown.tell()
+        return told
 
     def give_up(self, call: Call, principal: Principal) -> None:
         """Let what the state of a call leads to end: the client will not answer."""
@@ -343,7 +356,7 @@ class Courier:
             if caller.sight is not None and error.code == METHOD_NOT_FOUND:
                 raise unknown from None  # in our own words, or those would show what rules hide
             raise
-        return Answer(self._normalised(call, principal, upstream, result, principal.who).segments())
+        return Answer((await self._normalised(call, principal, upstream, result, principal.who)).segments())
 
     async def _asked(
         self,
@@ -358,7 +371,8 @@ class Courier:
         declared = self._declared(call)
         request = self._request(call, principal, upstream, original, declared, target)
         result = await self._reply(call, emit, upstream, request)
-        return Answer(self._normalised(call, principal, upstream, result, principal.who, original).segments())
+        dressed = await self._normalised(call, principal, upstream, result, principal.who, original)
+        return Answer(dressed.segments())
 
     async def _reply(self, call: Call, emit: Emit, upstream: UpstreamName, request: Request) -> Json:
         try:
@@ -401,7 +415,7 @@ class Courier:
 
         return relay
 
-    def _normalised(
+    async def _normalised(
         self,
         call: Call,
         principal: Principal,
@@ -415,29 +429,43 @@ class Courier:
         `original` is what was called: whoever may not call it any more may not ask about its task, either.
         """
         shown, server_info = self._shown(upstream, partition), self._server_info
+        work = partial(self._pool.apart.do, upstream, len(result))
         with self._judging(call, upstream):
-            outcome = normalise(call.method, result, namespace=shown, server_info=server_info)
+            outcome = await work(
+                lambda: normalise(call.method, result, namespace=shown, server_info=server_info)
+            )
             match outcome:
                 case Dressed():
-                    return outcome
-                case Asking():
+                    dressed = outcome
+                case Asking() as asking:
                     try:
-                        return self._dialogue.ask(
-                            call, principal, outcome, namespace=shown, server_info=server_info
+                        dressed = await work(
+                            lambda: self._dialogue.ask(
+                                call, principal, asking, namespace=shown, server_info=server_info
+                            )
                         )
                     except InvalidResult:
-                        self._give_up(upstream, outcome.members, principal)
+                        self._give_up(upstream, asking.members, principal)
                         raise
-                case Promising():
-                    return self._tasks.promise(
-                        call, principal, outcome, namespace=shown, server_info=server_info, tool=original
+                case Promising() as promising:
+                    dressed = await work(
+                        lambda: self._tasks.promise(
+                            call,
+                            principal,
+                            promising,
+                            namespace=shown,
+                            server_info=server_info,
+                            tool=original,
+                        )
                     )
                 case Foreign():
                     if not self._directory.shares_extension(upstream, call.meta.capabilities):
                         raise InvalidResult("resultType is not one that was asked for")
-                    return outcome.dressed(call.method, server_info=server_info)
+                    dressed = outcome.dressed(call.method, server_info=server_info)
                 case never:
                     assert_never(never)
+        shown.tell()
+        return dressed
 
     def _give_up(self, upstream: UpstreamName, members: Members, principal: Principal) -> None:
         """Tell whoever waits under this state that nobody answers."""
@@ -485,18 +513,27 @@ _UNKNOWN = re.compile(
 
 
 class _Shown:
-    """A namespace that tells which URIs it left as they are: only provenance routes those (F-11)."""
+    """A namespace that tells which URIs it left as they are: only provenance routes those (F-11).
+
+    It may be used in a thread; what is to be told is told by the event loop, afterwards.
+    """
 
     def __init__(self, namespace: Namespace, show: Callable[[str], None]) -> None:
         self._namespace = namespace
         self._show = show
+        self._left: dict[str, None] = {}
         self.upstream = namespace.upstream
 
     def expose_uri(self, uri: str) -> str:
         exposed = self._namespace.expose_uri(uri)
-        if exposed == uri:
-            self._show(uri)
+        if exposed == uri and len(self._left) < _MOST_SHOWN:
+            self._left[uri] = None
         return exposed
+
+    def tell(self) -> None:
+        """Have the URIs remembered that were left as they are."""
+        for uri in self._left:
+            self._show(uri)
 
 
 def _while_there(emit: Emit) -> Emit:

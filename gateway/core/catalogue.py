@@ -46,6 +46,7 @@ from gateway.protocol.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Json, Mal
 from gateway.protocol.methods import METHODS
 from gateway.support.busy import Busy
 from gateway.support.metrics import Metrics
+from gateway.support.room import Held
 from gateway.upstream.pool import UpstreamPool
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ _LEAST_KNOWN = 16 * 2**20
 """Bytes of lists that are remembered however small the cache is."""
 _PER_ITEM = 512
 """What the objects around one listed item weigh, beside its bytes: measured, rounded up."""
+_MOST_TOLD = 100
+"""Items of one list that the log names as left out, or as trimmed; of more it tells how many."""
 _ABSENCE = 60.0
 """Seconds for which an upstream is not asked again for a list that it said it does not serve."""
 
@@ -84,6 +87,8 @@ class Listing:
     """What the list says that it lacks, when the upstream is a gateway itself."""
     digest: bytes = field(default_factory=lambda: digest_of_items(()))
     """What tells its items from others, in whatever order."""
+    size: int = 0
+    """Bytes of all pages."""
 
 
 NOTHING = Listing()
@@ -360,6 +365,20 @@ class Catalogue:
         return Part(name, NOTHING, since, since + min(_ABSENCE, rules.max_ttl), scope, whence, served)
 
     async def _walk(self, name: UpstreamName, method: str, caller: Caller, ask: "_Pages") -> Part:
+        with Held(self._pool.room, "") as held:
+            return await self._walked(name, method, caller, ask, held)
+
+    def _check_size(self, name: UpstreamName, method: str, size: int, held: Held) -> None:
+        """Count what was gathered of a list; raises UpstreamUnavailable when it is too much."""
+        most = self._config.limits.list_bytes
+        if size > most:
+            raise UpstreamUnavailable(name, Reason.TOO_LARGE, f"{method}: over {most} bytes on all pages")
+        if not held.fits(size):
+            raise UpstreamUnavailable(name, Reason.BUSY, f"{method}: `limits.in_flight` is used up")
+
+    async def _walked(
+        self, name: UpstreamName, method: str, caller: Caller, ask: "_Pages", held: Held
+    ) -> Part:
         entries: list[Entry] = []
         pages: list[Page] = []
         seen: set[str] = set()
@@ -380,7 +399,12 @@ class Catalogue:
             page = await self._read_page(name, method, cached)
             entries.append(cached.entry)
             pages.append(page)
+            self._check_size(name, method, sum(len(entry.result) for entry in entries), held)
             cursor = page.next_cursor
+            full = sum(len(page.items) for page in pages) >= limits.list_items
+            if page.cut or (full and cursor is not None):
+                log.warning("upstream %s lists over %d items: the rest is left out", name, limits.list_items)
+                break
             if cursor is None:
                 break
             if cursor in seen or len(pages) >= limits.list_pages:
@@ -388,28 +412,23 @@ class Catalogue:
                     "upstream %s repeats a cursor of %s: stopped after %d pages", name, method, len(pages)
                 )
                 break
-            if sum(len(page.items) for page in pages) >= self._config.limits.list_items:
-                log.warning(
-                    "upstream %s lists over %d items: the rest is left out",
-                    name,
-                    self._config.limits.list_items,
-                )
-                break
             seen.add(cursor)
         return await self._part(name, method, caller, entries, pages, joined(origins, partial=False))
 
     async def _read_page(self, name: UpstreamName, method: str, cached: Cached) -> Page:
-        page = cached.entry.derived.get("page")
-        if not isinstance(page, Page):
-            try:
-                page = parse_page(method, cached.entry.result)
-            except Malformed as error:
-                if cached.source != "bypass":  # what no client can read must not be kept for its ttl
-                    await self.forget(name, method, "catalogue")
-                log.warning("upstream %s: invalid result of %s: %s", name, method, error)
-                self._metrics.dropped(name, "response")
-                raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
-            cached.entry.derived["page"] = page
+        known = cached.entry.derived.get("page")
+        if isinstance(known, Page):
+            return known
+        result, most = cached.entry.result, self._config.limits.list_items
+        try:
+            page = await self._pool.apart.do(name, len(result), lambda: parse_page(method, result, most))
+        except Malformed as error:
+            if cached.source != "bypass":  # what no client can read must not be kept for its ttl
+                await self.forget(name, method, "catalogue")
+            log.warning("upstream %s: invalid result of %s: %s", name, method, error)
+            self._metrics.dropped(name, "response")
+            raise UpstreamUnavailable(name, Reason.PROTOCOL, f"{method}: {error}") from None
+        cached.entry.derived["page"] = page
         return page
 
     async def _part(
@@ -428,31 +447,39 @@ class Catalogue:
         bodies = tuple(entry.result for entry in entries)
         listing = self._known.get(key)
         if listing is None or listing.pages != bodies:
-            twin = (name, method, _digest(bodies))  # most callers are shown what others are
-            listing = self._known.equal(twin) or self._learn(name, method, pages, bodies)
-            weight = sum(map(len, bodies)) + _PER_ITEM * len(listing.items)
+            size = sum(map(len, bodies))
+            digest = await self._pool.apart.do(name, size, lambda: _digest(bodies))
+            twin = (name, method, digest)  # most callers are shown what others are
+            listing = self._known.equal(twin) or await self._learn(name, method, pages, bodies)
+            weight = size + _PER_ITEM * len(listing.items)
             self._known.put(key, twin, listing, weight)
             self.revision += 1
         received = min(entry.received for entry in entries)
         expires = min(entry.received + entry.ttl for entry in entries)
         return Part(name, listing, received, expires, scope, whence)
 
-    def _learn(
+    async def _learn(
         self, name: UpstreamName, method: str, pages: list[Page], bodies: tuple[bytes, ...]
     ) -> Listing:
-        items = merge_pages(pages)
-        excluded = tuple(pair for page in pages for pair in page.excluded)
-        for item, reason in excluded:
+        most = self._config.limits.list_items
+        listing = await self._pool.apart.do(
+            name, sum(map(len, bodies)), lambda: _listing(pages, bodies, most)
+        )
+        excluded = listing.excluded
+        for item, reason in excluded[:_MOST_TOLD]:
             log.warning("upstream %s: %s left out of %s: %s", name, item, method, reason)
-        for item, reason in (pair for page in pages for pair in page.trimmed):
+        trimmed = [pair for page in pages for pair in page.trimmed]
+        for item, reason in trimmed[:_MOST_TOLD]:
             log.warning("upstream %s: %s of %s is listed without this: %s", name, item, method, reason)
+        untold = len(excluded[_MOST_TOLD:]) + len(trimmed[_MOST_TOLD:])
+        if untold:
+            log.warning("upstream %s: so it is with %d more of %s", name, untold, method)
+        for _ in trimmed:
             self._metrics.dropped(name, "member")
-        self._metrics.catalogue(name, METHODS[method].items or "", len(items))
+        self._metrics.catalogue(name, METHODS[method].items or "", len(listing.items))
         if method == "tools/list":
             self._metrics.excluded_tools(name, len(excluded))
-        missing = tuple(dict.fromkeys(inner for page in pages for inner in page.missing))
-        by_key = {item.key: item for item in items}
-        return Listing(items, by_key, bodies, excluded, missing, digest_of_items(items))
+        return listing
 
     async def _page(self, name: UpstreamName, method: str, cursor: str | None, caller: Caller) -> Cached:
         params: dict[str, Json] = {} if cursor is None else {"cursor": encode(cursor)}
@@ -539,6 +566,15 @@ class Catalogue:
         key = (name, self._context(name, caller))
         delay = min(self._rests.get(key, (0.0, _FIRST_REST / 2))[1] * 2, _LONGEST_REST)
         self._rests[key] = (self._clock() + delay, delay)
+
+
+def _listing(pages: list[Page], bodies: tuple[bytes, ...], most: int) -> Listing:
+    items = merge_pages(pages)[:most]
+    excluded = tuple(pair for page in pages for pair in page.excluded)
+    missing = tuple(dict.fromkeys(inner for page in pages for inner in page.missing))
+    by_key = {item.key: item for item in items}
+    size = sum(map(len, bodies))
+    return Listing(items, by_key, bodies, excluded, missing, digest_of_items(items), size)
 
 
 def _digest(pages: tuple[bytes, ...]) -> bytes:

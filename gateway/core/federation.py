@@ -5,6 +5,7 @@ listings are the same objects, so that a join is made once for as long as no par
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -26,29 +27,41 @@ _SELECTIONS = 64
 
 
 class Merged:
-    """One method's lists of several upstreams as one; what is not asked for is not made."""
+    """One method's lists of several upstreams as one; what is not asked for is not made.
+
+    It may be made in several threads at once: each makes the same.
+    """
 
     def __init__(
-        self, method: str, parts: Sequence[tuple[Namespace, Listing]], names: NameTable | None
+        self,
+        method: str,
+        parts: Sequence[tuple[Namespace, Listing]],
+        name: Callable[[], NameTable | None],
     ) -> None:
         self._method = method
         self._parts = parts
         self._exposed: dict[UpstreamName, tuple[tuple[Item, str, bytes], ...]] = {}
         self._selected: dict[tuple[frozenset[UpstreamName], Sight | None], tuple[bytes, ...]] = {}
-        self.names = names
+        self._name = name
+
+    @cached_property
+    def names(self) -> NameTable | None:
+        """Whose each exposed name is, None where things have no names."""
+        return self._name()
 
     def items_of(self, shown: Set[UpstreamName], sight: Sight | None = None) -> tuple[bytes, ...]:
         """Return the visible items of these upstreams under their exposed names, in configuration order."""
         key = (frozenset(shown), sight)
-        if key not in self._selected:
+        items = self._selected.get(key)
+        if items is None:
             if len(self._selected) >= _SELECTIONS:
                 self._selected.clear()
-            self._selected[key] = join_parts(
+            items = self._selected[key] = join_parts(
                 self._seen(namespace, listing, sight)
                 for namespace, listing in self._parts
                 if namespace.upstream in shown
             )
-        return self._selected[key]
+        return items
 
     def _seen(self, namespace: Namespace, listing: Listing, sight: Sight | None) -> dict[str, bytes]:
         upstream = namespace.upstream
@@ -146,14 +159,17 @@ class Federation:
 
     def _merge(self, method: str, parts: Sequence[tuple[Namespace, Listing]]) -> Merged:
         if method not in _NAMED:
-            return Merged(method, parts, None)
+            return Merged(method, parts, lambda: None)
         tools = method == "tools/list"
-        names = NameTable(
-            ((space, listing.by_key) for space, listing in parts),
-            upstream_rules=self._upstream_rules if tools else None,
-            endpoint_rules=self._endpoint_rules if tools else None,
+        return Merged(
+            method,
+            parts,
+            lambda: NameTable(
+                ((space, listing.by_key) for space, listing in parts),
+                upstream_rules=self._upstream_rules if tools else None,
+                endpoint_rules=self._endpoint_rules if tools else None,
+            ),
         )
-        return Merged(method, parts, names)
 
     def _once(self, key: tuple[object, ...], used: Sequence[Listing], make: Callable[[], Made]) -> Made:
         """Return what was made of these very listings before; they are kept, so that no id is used twice."""

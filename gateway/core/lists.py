@@ -19,11 +19,13 @@ from msgspec import UNSET, UnsetType
 from gateway.core.router import Namespace, NameTable
 from gateway.protocol.call import HeaderParam, Scope
 from gateway.protocol.jsonrpc import (
+    CROWD,
     Json,
     Malformed,
     Members,
     array,
     encode,
+    is_crowd,
     is_null,
     items,
     join,
@@ -39,6 +41,8 @@ Excluded: TypeAlias = tuple[str, str]
 MISSING_META = "mcp-gateway/missingUpstreams"
 """The member of `_meta` in which a gateway names the upstreams that a list lacks."""
 
+MOST_ITEMS = 10_000
+_AT_ONCE = 100
 _LONGEST_LABEL = 128
 _MOST_MISSING = 64
 _MISSING_NAME = re.compile(r"[a-z][a-z0-9/-]{0,127}")
@@ -64,10 +68,14 @@ class Page:
     """The items that lost a decoration no client could read, and which one."""
     missing: tuple[str, ...] = ()
     """What the list says that it lacks, when a gateway answered."""
+    cut: bool = False
+    """Whether it holds more than were looked at."""
 
 
-def parse_page(method: str, result: Json) -> Page:
+def parse_page(method: str, result: Json, most: int = MOST_ITEMS) -> Page:
     """Return the items of a list result, without those that would break the list for every client.
+
+    Those beyond `most` are not looked at.
 
     The SDKs check a list as a whole, so one item without its required members, or with a known member of
     the wrong JSON type, would cost the client the tools of all upstreams (B11): it is left out alone and
@@ -80,7 +88,7 @@ def parse_page(method: str, result: Json) -> Page:
     kind = _KINDS[method]
     text = bytes(result)
     members = split(text)
-    readable, excluded, trimmed = _readable(kind, members.get(kind.array))
+    readable, excluded, trimmed, cut = _few_of(kind, members.get(kind.array), most)
     annotated = method == "tools/list" and _may_hold(text, b"x-mcp-header")
     kept: list[Item] = []
     for key, item in readable:
@@ -90,7 +98,7 @@ def parse_page(method: str, result: Json) -> Page:
             excluded.append((key[:_LONGEST_LABEL], str(error)))
     cursor = _cursor(members.get("nextCursor"))
     missing = _missing(members.get("_meta")) if _may_hold(text, MISSING_META.encode()) else ()
-    return Page(tuple(kept), cursor, tuple(excluded), tuple(trimmed), missing)
+    return Page(tuple(kept), cursor, tuple(excluded), tuple(trimmed), missing, cut)
 
 
 def merge_pages(pages: Iterable[Page]) -> tuple[Item, ...]:
@@ -202,12 +210,42 @@ def decode_cursor(payload: bytes) -> Cursor:
         raise Malformed("this is not a cursor") from None
 
 
-def _readable(
-    kind: "_Kind", raw: Json | None
-) -> tuple[list[tuple[str, Members]], list[Excluded], list[Excluded]]:
-    """Return key and members of the items that clients can read; why others were left out, or trimmed."""
+def _few_of(
+    kind: "_Kind", raw: Json | None, most: int
+) -> tuple[list[tuple[str, Members]], list[Excluded], list[Excluded], bool]:
+    """Return what `_readable` does of the first `most` items, and whether there are more.
+
+    Of a large page few are decoded at a time: nothing else runs in the process meanwhile.
+    """
     if raw is None:
         raise Malformed(f"{kind.array} is missing")
+    if len(raw) < CROWD and bytes(raw).count(b"{") <= most:
+        return *_readable(kind, raw), False
+    if is_crowd(raw):
+        raise Malformed(f"{kind.array} holds too much to look through")
+    try:
+        elements = items(raw)
+    except Malformed:
+        raise Malformed(f"{kind.array} is not an array") from None
+    readable: list[tuple[str, Members]] = []
+    excluded: list[Excluded] = []
+    trimmed: list[Excluded] = []
+    for start in range(0, min(len(elements), most), _AT_ONCE):
+        some = elements[start : min(start + _AT_ONCE, most)]
+        found = _readable(kind, array(some), start)
+        readable += found[0]
+        excluded += found[1]
+        trimmed += found[2]
+    return readable, excluded, trimmed, len(elements) > most
+
+
+def _readable(
+    kind: "_Kind", raw: Json, start: int = 0
+) -> tuple[list[tuple[str, Members]], list[Excluded], list[Excluded]]:
+    """Return key and members of the items that clients can read; why others were left out, or trimmed.
+
+    The first of them is the one at `start` in its page.
+    """
     try:
         keys = [kind.key_of(item) for item in kind.all.decode(raw)]
         return list(zip(keys, _cut.decode(raw), strict=True)), [], []
@@ -220,7 +258,7 @@ def _readable(
     readable: list[tuple[str, Members]] = []
     excluded: list[Excluded] = []
     trimmed: list[Excluded] = []
-    for place, element in enumerate(elements):
+    for place, element in enumerate(elements, start):
         try:
             item = _without_nulls(split(element), kind)
             try:

@@ -330,7 +330,7 @@ class Pipeline:
         parts, failures = await self._gather("tools/list", row, caller)
         if principal is not None and self._policy is not None:
             caller = msgspec.structs.replace(caller, sight=self._policy.sight(principal))
-        listed = map(split, self._view("tools/list", caller, parts, failures).items)
+        listed = map(split, (await self._view("tools/list", caller, parts, failures)).items)
         shown = {text_of(members["name"]) or "": members for members in listed}
         targets = self._directory.targets("tools/list", caller)
         tools = {
@@ -406,7 +406,7 @@ class Pipeline:
             return self._page(call, row, snapshot, caller, cursor.offset, FRESH)
         epoch = self._cache.epoch
         parts, failures = await self._gather(call.method, row, caller)
-        view = self._view(call.method, caller, parts, failures)
+        view = await self._view(call.method, caller, parts, failures)
         received = min(part.received for part in parts)
         whence = joined((part.origin for part in parts), partial=bool(failures))
         if cursor is not None and view.digest != cursor.digest:
@@ -438,7 +438,7 @@ class Pipeline:
         inner = [UpstreamName(f"{part.upstream}/{name}") for part in parts for name in part.listing.missing]
         return parts, failures + [(name, UpstreamUnavailable(name, Reason.DOWN)) for name in inner]
 
-    def _view(
+    async def _view(
         self, method: str, caller: Caller, parts: Sequence[Part], failures: Failures[UpstreamName]
     ) -> View:
         shown = {part.upstream: part.listing for part in parts}
@@ -446,7 +446,14 @@ class Pipeline:
         known = self._directory.known(method, caller, shown)
         merged = self._federation.merged(method, known)
         expires, scope = _least(((part.expires, part.scope) for part in parts), partial=bool(failures))
-        return View(method, merged.items_of(shown.keys(), caller.sight), scope, expires)
+        # Whoever lists much has it joined in turns of his own.
+        largest = max(parts, key=lambda part: part.listing.size)
+        items = await self._pool.apart.do(
+            largest.upstream,
+            sum(listing.size for listing in shown.values()),
+            lambda: merged.items_of(shown.keys(), caller.sight),
+        )
+        return View(method, items, scope, expires)
 
     def _page(
         self,

@@ -13,10 +13,12 @@ import msgspec
 
 from gateway.protocol.call import UpstreamName
 from gateway.protocol.jsonrpc import (
+    CROWD,
     Json,
     Malformed,
     Members,
     encode,
+    is_crowd,
     is_null,
     is_object,
     items,
@@ -92,9 +94,14 @@ def revised(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
 
 def revised_array(raw: Json, shape: Shape, namespace: UriSpace) -> Pieces | None:
     """Return an array as the client is given it, None when it may stay as it is."""
+    if is_crowd(raw):
+        raise InvalidResult("an array holds too much to look through")
     try:
-        elements = _objects.decode(raw)
+        # Nothing else runs in the process during one decode, so a large array is taken apart bit by bit.
+        elements = None if len(raw) >= CROWD else _objects.decode(raw)
     except msgspec.DecodeError:  # an element is no object: nothing is known about it
+        elements = None
+    if elements is None:
         changed = [
             revised_members(split(element), shape, namespace) if is_object(element) else None
             for element in items(raw)
@@ -167,6 +174,9 @@ def object_pieces(members: Members, changes: Changes) -> Pieces:
 _SPLICED = 64 * 1024
 """Below this a run is copied into its neighbours (a few microseconds), above it is a segment of its own."""
 
+_LONG_RUN = 100_000
+"""So many pieces are joined at once: nothing else runs meanwhile."""
+
 
 def segments_of(pieces: Pieces) -> tuple[Json, ...]:
     """Return the same text in few parts: a large run is passed on, never copied."""
@@ -175,6 +185,9 @@ def segments_of(pieces: Pieces) -> tuple[Json, ...]:
     for piece in pieces:
         if len(piece) < _SPLICED:
             run.append(piece)
+            if len(run) >= _LONG_RUN:
+                segments.append(b"".join(run))
+                run = []
             continue
         if run:
             segments.append(b"".join(run))

@@ -93,7 +93,7 @@ class Asker:
                 return outcome, pages
             results += outcome.pages
             try:
-                pages.append(parse_page(method, outcome.pages[0]))
+                pages.append(parse_page(method, outcome.pages[0], limits.list_items))
             except Malformed as error:
                 return Silent(f"invalid result ({error})"), pages
             cursor = pages[-1].next_cursor

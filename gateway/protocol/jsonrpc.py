@@ -50,6 +50,9 @@ _any = msgspec.json.Decoder()
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one level up
 _NO_STEPS = bytes(set(range(256)) - set(b'[{]}"'))
 _UTF8_SLICE = 1 << 20
+_COUNTED_SLICE = 1 << 16
+CROWD = 500_000
+"""So many values in one array are more than anybody means; a shorter text cannot hold them."""
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -153,6 +156,24 @@ def nests_deeper(text: bytes, limit: int) -> bool:
     signs = text.replace(rb"\\", b"").replace(rb"\"", b"").translate(_STEPS, _NO_STEPS)
     steps = memoryview(b"".join(signs.split(b'"')[::2])).cast("b")
     return max(accumulate(steps), default=0) > limit
+
+
+def is_crowd(raw: Json) -> bool:
+    """Whether a valid JSON text holds so many values that to take it apart would take long.
+
+    Each pass over it is one of those that stop everything else for as long as they take: there are few, and
+    nothing is made of the values themselves.
+    """
+    if len(raw) < CROWD:
+        return False
+    view = memoryview(raw)
+    slices = (view[at : at + _COUNTED_SLICE] for at in range(0, len(view), _COUNTED_SLICE))
+    if sum(bytes(some).count(b",") for some in slices) < CROWD:  # no picture is copied for it
+        return False
+    plain = bytes(raw).replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 8 * CROWD:
+        return True
+    return b"".join(plain.split(b'"')[::2]).count(b",") >= CROWD
 
 
 def mended(text: bytes, by: bytes = b"\xef\xbf\xbd") -> bytes:

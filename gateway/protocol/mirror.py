@@ -73,6 +73,8 @@ _ANNOTATION = "x-mcp-header"
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SAFE_INTEGER = 2**53 - 1
 _LONGEST_NUMBER = 64
+_LARGEST_SCHEMA = 2**20
+_MOST_SCHEMAS = 10_000
 _WHOLE = re.compile(r"(-?)0*(0|[1-9][0-9]*)(?:\.0+)?")
 _BRACE, _BRACKET = b"{["
 
@@ -103,16 +105,26 @@ class InvalidAnnotation(ValueError):
     """An `x-mcp-header` breaks its rules, so that the tool must not be offered (U-08)."""
 
 
+class Unsearchable(InvalidAnnotation):
+    """A schema that may hold annotations is too large to look for them."""
+
+
 def header_params(schema: Json) -> tuple[HeaderParam, ...]:
     """Return what an inputSchema annotates with `x-mcp-header`; raises InvalidAnnotation.
+
+    One in which this would take long is Unsearchable, and its tool left out alone as well.
 
     Raises Malformed when the schema cannot be read, which is looked at only if there may be annotations.
     """
     text = bytes(schema)
     if _ANNOTATION.encode() not in text and b"\\u" not in text:
         return ()
+    if len(text) > _LARGEST_SCHEMA:
+        raise Unsearchable(f"x-mcp-header stands in an inputSchema of over {_LARGEST_SCHEMA} bytes")
     found: dict[str, HeaderParam] = {}
-    for path, position in _schema_positions(_load(text)):
+    for place, (path, position) in enumerate(_schema_positions(_load(text))):
+        if place >= _MOST_SCHEMAS:
+            raise Unsearchable(f"x-mcp-header stands in an inputSchema of over {_MOST_SCHEMAS} schemas")
         if _ANNOTATION in position:
             param = _annotated(path, position)
             if found.setdefault(param.token.lower(), param) is not param:
@@ -124,10 +136,12 @@ def header_params(schema: Json) -> tuple[HeaderParam, ...]:
 def without_invalid(schema: Json) -> Json:
     """Return the schema without those annotations that `header_params` refuses, all else as it was (U-09).
 
-    Raises Malformed when it cannot be read.
+    One that is Unsearchable stays as it is. Raises Malformed when it cannot be read.
     """
     try:
         header_params(schema)
+    except Unsearchable:
+        return schema
     except InvalidAnnotation:
         root = _load(bytes(schema), number=_spliced)
     else:

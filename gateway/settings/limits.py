@@ -34,8 +34,10 @@ class Limits(Model):
     """Elements in one page of a merged list."""
     list_pages: Count = 1000
     """Pages read of one upstream's list before it counts as endless."""
-    list_items: Count = 100_000
-    """Elements read of one upstream's list before it counts as endless."""
+    list_items: Count = 10_000
+    """Elements read of one upstream's list before it counts as endless; those beyond are left out."""
+    list_bytes: PositiveSize = 64 * 2**20
+    """The largest list of one upstream, all pages together; a larger one counts as failed."""
     instructions: Count = 16_384
     """Characters of all upstreams' instructions together; longer ones are cut."""
     input_wait: Wait = 600.0

@@ -23,13 +23,14 @@ from gateway.protocol.call import (
 )
 from gateway.protocol.jsonrpc import Json, encode
 from gateway.protocol.subscriptions import Wanted, spell
+from gateway.support.apart import Apart
 from gateway.support.bus import Bus, LocalBus
 from gateway.support.mailbox import LocalMailbox
 from gateway.support.metrics import Metrics
 from gateway.support.rates import LocalRates, Rates
 from gateway.support.room import Room
 from gateway.support.tasks import Background
-from gateway.upstream.failures import StaleSchema, TimedOut
+from gateway.upstream.failures import Busy, StaleSchema, TimedOut
 from gateway.upstream.http_any import HttpUpstream
 from gateway.upstream.http_line import HttpLine
 from gateway.upstream.legacy_http import HttpSession
@@ -100,6 +101,10 @@ class UpstreamPool:
         self._members: dict[UpstreamName, Member] = {}
         counted = LocalRates(clock) if rates is None else rates
         held = Room(limits.in_flight, limits.message) if room is None else room
+        self.room = held
+        """What counts the bytes of messages."""
+        self.apart = Apart(held, lambda name: Busy(UpstreamName(name), "in_flight"))
+        """Where what upstreams answered is worked on."""
         client_info = _client_info(identity, version)
         for key, settings in upstreams.items():
             upstream: Transport

@@ -29,10 +29,10 @@ async def test_a_retry_after_of_any_year_costs_no_list():
 async def test_a_bug_that_one_answer_hits_is_that_upstreams_failure(others, monkeypatch, caplog):
     """Whoever reads the log learns whose answer it was, and where it hurt; the others are listed (B01)."""
 
-    def trips(method, result):
+    def trips(method, result, most):
         if b"trap" in bytes(result):
             raise ZeroDivisionError("stumbled")
-        return parse_page(method, result)
+        return parse_page(method, result, most)
 
     monkeypatch.setattr(catalogue, "parse_page", trips)
     async with ScriptedUpstream(tools=[tool("a")]) as alpha, ScriptedUpstream(tools=[tool("trap")]) as beta:

@@ -532,3 +532,31 @@ def test_a_gateways_list_tells_what_it_lacks(meta: bytes, missing: tuple[str, ..
     """Names only: what else stands there is not repeated to clients, and breaks no list (B11)."""
     page = parse_page("tools/list", b'{"tools":[],"_meta":' + meta + b"}")
     assert page.missing == missing
+
+
+class TestLargePages:
+    """A page is looked at bit by bit, and no further than it is of use."""
+
+    def test_items_beyond_the_most_are_not_looked_at(self) -> None:
+        """Also when they are broken: nobody is told of them."""
+        found = parse_page("tools/list", f'{{"tools":[{tool("a")},{tool("b")},5]}}'.encode(), 2)
+        assert ([item.key for item in found.items], found.excluded, found.cut) == (["a", "b"], (), True)
+        assert not parse_page("tools/list", f'{{"tools":[{tool("a")},{tool("b")}]}}'.encode(), 2).cut
+
+    def test_a_large_page_reads_as_a_small_one_does(self) -> None:
+        """Order, places of what was left out and every byte are the same."""
+        texts = [tool(f"t{n}", ',"description":"' + "d" * 3000 + '"') for n in range(250)]
+        texts[120] = "5"
+        texts[249] = tool("last", ',"icons":7')
+        whole = page("tools/list", *texts)
+        singly = [page("tools/list", text) for text in texts if text != "5"]
+        assert [dict(item.members) for item in whole.items] == [
+            dict(item.members) for each in singly for item in each.items
+        ]
+        assert [label for label, _ in whole.excluded] == ["item 120"]
+        assert [label for label, _ in whole.trimmed] == ["last"]
+
+    def test_a_page_of_countless_values_is_refused(self) -> None:
+        """Taking it apart would stop everything else."""
+        with pytest.raises(Malformed, match="too much"):
+            parse_page("tools/list", b'{"tools":[' + b"1," * 500_000 + b"1]}")

@@ -497,6 +497,26 @@ class TestLargePayloads:
         )
 
 
+class TestCrowds:
+    """Content of very many values, each of them small."""
+
+    def test_more_values_than_anybody_means_are_refused(self) -> None:
+        """Taking them apart would take seconds."""
+        content = b",".join([b'{"type":"text","text":"x"}'] * 300_000)
+        with pytest.raises(InvalidResult, match="too much"):
+            normalise("tools/call", b'{"content":[' + content + b"]}", namespace=GH, server_info=WE)
+
+    def test_a_large_array_is_written_as_a_small_one_is(self) -> None:
+        """It is taken apart by its elements and joined in runs; the text is the same."""
+        block = (
+            '{"type":"resource_link","uri":"file:///a","name":"n","title":null},7,{"type":"new","uri":"u"}'
+        )
+        (link, *others) = json.loads(out("tools/call", f'"content":[{block}]'))["content"]
+        assert "title" not in link
+        many = json.loads(out("tools/call", f'"content":[{",".join([block] * 30_000)}]'))["content"]
+        assert many == [link, *others] * 30_000
+
+
 class TestMemoisedResults:
     def test_hits_differ_in_nothing_but_their_hints(self) -> None:
         """The rewriting is done once, a hit costs one splice (C-10)."""

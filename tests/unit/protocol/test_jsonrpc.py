@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.jsonrpc import (
+    CROWD,
     INVALID_PARAMS,
     DuplicateKey,
     Malformed,
     McpError,
     array,
     error_message,
+    is_crowd,
     is_json,
     is_null,
     is_utf8,
@@ -285,3 +287,20 @@ def test_an_upstreams_nonsense_is_malformed(message: bytes) -> None:
     """Nothing but Malformed comes out of what is no JSON-RPC message."""
     with pytest.raises(Malformed):
         read_incoming(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "crowded"),
+    [
+        (b"[" + b"1," * CROWD + b"1]", True),
+        (b"[" + b",".join([b'{"type":"text","text":"x"}'] * CROWD) + b"]", True),
+        (b'["' + b"," * 2 * CROWD + b'"]', False),
+        (b'["' + rb"\",\"," * CROWD + b'"]', False),
+        (b'["' + rb"\\" + b'",' + b"1," * CROWD + b"1]", True),
+        (b"[" + b"1," * 1000 + b'"' + b"d" * CROWD + b'"]', False),
+        (b"[" + b'{"":""},' * 5 * CROWD + b"1]", True),
+    ],
+)
+def test_a_crowd_is_told_by_its_commas_outside_of_strings(text: bytes, crowded: bool) -> None:
+    """A table in one text is one value."""
+    assert is_crowd(text) is crowded

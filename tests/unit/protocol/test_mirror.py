@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.protocol.call import HeaderParam
 from gateway.protocol.jsonrpc import INVALID_PARAMS, Malformed, McpError
+from gateway.protocol.mirror import without_invalid
 from gateway.protocol.modern import (
     InvalidAnnotation,
     check_param_headers,
@@ -249,7 +250,7 @@ def test_an_escaped_keyword_is_a_keyword() -> None:
 
 def test_a_bottomless_schema_is_malformed() -> None:
     """The walk itself needs no stack, its parser does."""
-    deep = b'{"properties":{"a":' * 100_000 + b'{"x-mcp-header":"A"}' + b"}}" * 100_000
+    deep = b'{"properties":{"a":' * 20_000 + b'{"x-mcp-header":"A"}' + b"}}" * 20_000
     with pytest.raises(Malformed, match="too deep"):
         header_params(deep)
     with pytest.raises(Malformed, match="not JSON"):
@@ -401,3 +402,19 @@ def test_what_is_mirrored_is_accepted(region: str, count: int, force: bool) -> N
     }
     assert len(received) == 3
     assert check_param_headers(params, received, arguments) is None
+
+
+@pytest.mark.parametrize(
+    ("filler", "what"),
+    [
+        (b'"description":"%s"' % (b"d" * 2**20), "bytes"),
+        (b'"anyOf":[%s]' % b",".join([b"{}"] * 10_000), "schemas"),
+    ],
+)
+def test_a_schema_is_searched_as_far_as_anybody_means_it_to_be(filler: bytes, what: str) -> None:
+    """A larger one costs its tool; without an annotation it is not searched at all (U-08)."""
+    head = b'{"properties":{"a":{"type":"string"%s}},' % b',"x-mcp-header":"A"'
+    with pytest.raises(InvalidAnnotation, match=what):
+        header_params(head + filler + b"}")
+    assert without_invalid(head + filler + b"}") == head + filler + b"}"
+    assert header_params(b'{"properties":{"a":{"type":"string"}},' + filler + b"}") == ()
