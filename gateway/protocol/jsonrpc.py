@@ -171,7 +171,7 @@ def is_crowd(raw: Json) -> bool:
     if sum(bytes(some).count(b",") for some in slices) < CROWD:  # no picture is copied for it
         return False
     plain = bytes(raw).replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 8 * CROWD:
+    if plain.count(b'"') > 2 * CROWD:
         return True
     return b"".join(plain.split(b'"')[::2]).count(b",") >= CROWD
 
