@@ -44,6 +44,11 @@ class Credentials:
             return self._known(authorization)
         return _shown(await self._tokens.shown(authorization))
 
+    async def ready(self, authorization: str | None) -> None:
+        """Return once what `headers` returns is there at once; raises what it raises."""
+        if self._tokens is not None:
+            await self._tokens.shown(authorization)
+
     async def others(
         self, authorization: str | None, refused: Mapping[str, str], status: int, bearer: Bearer
     ) -> Mapping[str, str] | None:

@@ -109,8 +109,14 @@ class HttpLine:
     def closed(self) -> bool:
         return self._closed
 
-    async def slot(self, method: str) -> Slot:
-        """Return a place among the calls that may run at once, when there is one; raises Busy."""
+    async def slot(self, method: str, authorization: str | None) -> Slot:
+        """Return a place among the calls that may run at once, when there is one; raises Busy.
+
+        Nobody holds one while this caller's token is waited for, which may take long or fail: so it raises
+        what that raises, too.
+        """
+        self._check_open()
+        await self.credentials.ready(authorization)
         return await self.slots.take(method)
 
     def count(self, step: int) -> None:
@@ -141,10 +147,12 @@ class HttpLine:
         *,
         verb: str = "POST",
         to: URL | None = None,
+        slot: Slot | None = None,
     ) -> Response:
         """Return the response to one request, its body still unread; `to` another place of this origin.
 
-        What is refused is sent again with another credential, if there is one (U-28): it was not worked on.
+        What is refused is sent again with another credential, if there is one (U-28): it was not worked on,
+        and its slot is free while that credential is got.
         """
         self._check_open()
         lines, kinds = header_lines(headers), set[str]()
@@ -159,12 +167,16 @@ class HttpLine:
             bearer = read_challenge(response.headers.getall("WWW-Authenticate", []))
             kind = "scope" if bearer.error == "insufficient_scope" else "token"
             others = None
+            if slot is not None:
+                slot.release()
             if kind not in kinds:
                 others = await self.credentials.others(authorization, shown, response.status, bearer)
             if others is None:
                 break
             kinds.add(kind)
             shown = others
+            if slot is not None:
+                await slot.regain()
         raise self.credentials.refused(authorization, shown, response.status, bearer)
 
     async def _sent(self, lines: str, body: bytes, verb: str, url: URL) -> Response:

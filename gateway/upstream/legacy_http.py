@@ -338,10 +338,10 @@ class _Wire:
 
     async def request(self, exchange: Exchange) -> None:
         """Post a request and hand on what comes back, to the last."""
-        slot = await self._line.slot(exchange.request.method)
+        slot = await self._line.slot(exchange.request.method, self._authorization)
         self._line.count(+1)
         try:
-            response = await self._post(exchange.message)
+            response = await self._post(exchange.message, slot)
             try:
                 if not response.ok:
                     raise await self.refused(response, exchange.id, personal=exchange.request.personal)
@@ -409,12 +409,12 @@ class _Wire:
         finally:
             self._line.metrics.stream_closed("upstream")
 
-    async def _post(self, message: bytes) -> Response:
+    async def _post(self, message: bytes, slot: Slot | None = None) -> Response:
         headers = {
             "Content-Type": "application/json",
             **self.headers(accept="application/json, text/event-stream"),
         }
-        return await self._line.post(headers, message, self._authorization)
+        return await self._line.post(headers, message, self._authorization, slot=slot)
 
     async def _answered(self, response: Response, exchange: Exchange, slot: Slot) -> None:
         media = self._line.media(response)

@@ -99,10 +99,12 @@ class ModernHttpUpstream:
         """Return the result; raises UpstreamError as the upstream sent it, Failed or Challenge."""
         outgoing = compose(request, id=next(self._ids), version=self.version, client_info=self._client_info)
         conversation = Conversation(outgoing.id, progress=request.wants_progress, log_level=request.log_level)
-        slot = await self._line.slot(request.method)
+        slot = await self._line.slot(request.method, request.authorization)
         self._line.count(+1)
         try:
-            response = await self._line.post(outgoing.headers, outgoing.body, request.authorization)
+            response = await self._line.post(
+                outgoing.headers, outgoing.body, request.authorization, slot=slot
+            )
             try:
                 return await self._answer(response, conversation, request, emit, slot)
             except BaseException:

@@ -87,17 +87,24 @@ class Slots:
 
 
 class Slot:
-    """One place among the calls, given back once: early when the answer streams.
+    """One place among the calls, given back once it is not needed: early when the answer streams.
 
     So `connections` bounds the calls an upstream works on, and long streams starve nobody.
     """
 
-    __slots__ = ("_semaphore",)
+    __slots__ = ("_semaphore", "_taken")
 
     def __init__(self, semaphore: asyncio.Semaphore | None = None) -> None:
-        self._semaphore: asyncio.Semaphore | None = semaphore
+        self._semaphore = semaphore
+        self._taken = semaphore is not None
 
     def release(self) -> None:
-        if self._semaphore is not None:
+        if self._taken and self._semaphore is not None:
+            self._taken = False
             self._semaphore.release()
-            self._semaphore = None
+
+    async def regain(self) -> None:
+        """Wait for a place again, after it was given back while the call had something else to wait for."""
+        if not self._taken and self._semaphore is not None:
+            await self._semaphore.acquire()
+            self._taken = True

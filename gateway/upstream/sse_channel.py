@@ -25,6 +25,7 @@ from gateway.upstream.legacy_session import LegacySession, SessionGone, forgets
 from gateway.upstream.parked import Parked
 from gateway.upstream.posting import Response
 from gateway.upstream.sessions import Key
+from gateway.upstream.slots import Slot
 
 log = logging.getLogger(__name__)
 
@@ -87,20 +88,20 @@ class SseDuplex:
 
     async def send(self, message: bytes, within: float) -> None:
         """Post one message; what it is answered with comes on the stream, the response says nothing."""
-        slot = await self._line.slot("")
+        slot = await self._line.slot("", self._authorization)
         self._line.count(+1)
         try:
             async with asyncio.timeout(within):
-                await self._post(message)
+                await self._post(message, slot)
         except TimeoutError:
             raise Failed(self._line.name, Reason.TIMEOUT, f"a message was not taken in {within:g}s") from None
         finally:
             slot.release()
             self._line.count(-1)
 
-    async def _post(self, message: bytes) -> None:
+    async def _post(self, message: bytes, slot: Slot | None = None) -> None:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        response = await self._line.post(headers, message, self._authorization, to=self._endpoint)
+        response = await self._line.post(headers, message, self._authorization, to=self._endpoint, slot=slot)
         try:
             media = self._line.media(response)
             if not response.ok:

@@ -216,6 +216,78 @@ async def test_a_token_on_which_the_server_fails_puts_nobody_elses_to_rest(troub
                 clock.advance(301.0)
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("had_one", [False, True])
+async def test_who_waits_for_a_token_is_in_nobodys_way(era, had_one):
+    """The only connection stays free, be it for the first token or for another one after a refusal."""
+    upstream = ScriptedUpstream if era == "modern" else LegacyServer
+    async with AuthorizationServer() as corp, upstream(tools=[tool("a")]) as alpha:
+        ann, eve = token_of(corp, "ann"), token_of(corp, "eve")
+        guard = Guard(corp, alpha, then=default if era == "modern" else legacy)
+        if isinstance(alpha, LegacyServer):
+            alpha.replaces = True
+        alpha.on("*", guard)
+        settings = {**exchanging(alpha, corp), "connections": 1}
+        async with running({"alpha": settings}, clock=Clock(), pace=ONCE) as gateway:
+
+            async def call(token):
+                return await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)
+
+            assert (await call(ann)).status == 200
+            if had_one:
+                assert (await call(eve)).status == 200
+                guard.reject(guard.tokens[-1])
+            known, answer = corp.count("token"), asyncio.Event()
+            for _ in range(known):
+                await corp.arrived("token")
+            corp.on("token", late(answer))
+            waits = asyncio.create_task(call(eve))
+            assert (await corp.arrived("token")).form["subject_token"] == eve
+            assert (await call(ann)).status == 200
+            assert not waits.done()
+            answer.set()
+            assert (await waits).status == 200
+            assert gateway.status("alpha").active == 0
+
+
+async def test_one_caller_exchanges_few_tokens_at_once():
+    """However many he brings, connections are left to the others."""
+    async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
+        ann = token_of(corp, "ann")
+        alpha.on("*", Guard(corp, alpha))
+        settings = {
+            "authentication": {"tokens": {"corp": {"issuer": corp.issuer}}},
+            "public_url": GATEWAY.removesuffix("/mcp"),
+        }
+        async with running({"alpha": exchanging(alpha, corp)}, pace=ONCE, **settings) as gateway:
+
+            async def call(token):
+                return await gateway.ask("tools/call", {"name": "alpha__a"}, token=token)
+
+            assert (await call(ann)).status == 200
+            answer, eves = asyncio.Event(), 0
+
+            async def held(asked):
+                nonlocal eves
+                if corp.look(asked.form["subject_token"])["sub"] != "eve":
+                    return await corp.default(asked)
+                eves += 1
+                assert eves <= 4
+                try:
+                    return await late(answer)(asked)
+                finally:
+                    eves -= 1
+
+            corp.on("token", held)
+            calls = [asyncio.create_task(call(token_of(corp, "eve", jti=f"{n}"))) for n in range(30)]
+            for _ in range(5):
+                await corp.arrived("token")
+            assert (await call(token_of(corp, "bob"))).status == 200
+            answer.set()
+            assert {answer.status for answer in await asyncio.gather(*calls)} == {200}
+        assert corp.count("token") == 32
+
+
 async def test_a_token_that_is_given_back_as_it_is_reaches_no_upstream():
     """It is the caller's, for the gateway alone (Z-09)."""
     async with AuthorizationServer() as corp, ScriptedUpstream(tools=[tool("a")]) as alpha:
