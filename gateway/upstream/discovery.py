@@ -55,12 +55,17 @@ def canonical(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{path}{query}"
 
 
-def read_resource(body: bytes, url: str) -> Resource:
-    """Return what an upstream's metadata says; raises Unfit, also where it speaks of another resource."""
+def read_resource(body: bytes, url: str, wished: str | None = None) -> Resource:
+    """Return what an upstream's metadata says; raises Unfit, also where it speaks of another resource.
+
+    `wished` is what the operator says that tokens are for.
+    """
     members = _object(body)
     resource = _text(members, "resource")
-    if not _covers(resource, url):
-        raise Unfit(f"its metadata is about another resource, {_short(resource)}")
+    if not _is_about(resource, url, wished):
+        raise Unfit(
+            f"its metadata is about another resource, {_short(resource)}: set `resource` if that is right"
+        )
     issuers = tuple(filter(_is_issuer, _texts(members.get("authorization_servers")) or ()))
     if not issuers:
         raise Unfit("its metadata names no authorization server")
@@ -77,9 +82,12 @@ def read_issuer(body: bytes, issuer: str) -> Issuer:
     said = _text(members, "issuer")
     if said != issuer:
         raise Unfit(f"its metadata is that of another issuer, {_short(said)}")
+    token_url = _text(members, "token_endpoint")
+    if not _is_place(token_url):
+        raise Unfit("its token_endpoint is no URL")
     return Issuer(
         issuer,
-        _text(members, "token_endpoint"),
+        token_url,
         _texts(members.get("token_endpoint_auth_methods_supported")),
         _texts(members.get("token_endpoint_auth_signing_alg_values_supported")),
     )
@@ -99,28 +107,32 @@ def is_scope(text: str) -> bool:
 
 def _is_issuer(text: str) -> bool:
     """Whether this can be an issuer's identifier (RFC 8414, 2): no login, query or fragment."""
+    return _is_place(text) and not set(text) & set("@?#")
+
+
+def _is_place(text: str) -> bool:
+    """Whether this is an http URL, whose port is read only when somebody asks for it."""
     try:
         url = URL(text, encoded=True)
+        return url.scheme in DEFAULT_PORTS and bool(url.raw_host) and url.port is not None
     except (ValueError, TypeError):
         return False
-    return url.scheme in DEFAULT_PORTS and bool(url.raw_host) and not set(text) & set("@?#")
 
 
-def _covers(resource: str, url: str) -> bool:
-    """Whether a resource is the upstream's URL, or a part of it from the left: whole segments of its path."""
+def _is_about(resource: str, url: str, wished: str | None) -> bool:
+    """Whether a resource is the upstream itself, or what the operator says that tokens are for.
+
+    A part of it from the left would be other servers as well (RFC 9728, 3.3): so its origin counts only where
+    the operator wrote what tokens are for, which is then what is asked for.
+    """
     try:
         named, wanted = canonical(resource), canonical(url)
+        if named == wanted:
+            return True
+        origin = canonical(str(URL(wanted, encoded=True).origin()))
+        return wished is not None and named in (origin, canonical(wished))
     except (ValueError, TypeError):
         return False
-    if named == wanted:
-        return True
-    short, whole = URL(named, encoded=True), URL(wanted, encoded=True)
-    if short.scheme not in DEFAULT_PORTS or not short.raw_host or short.raw_query_string:
-        return False
-    if short.origin() != whole.origin():
-        return False
-    path = short.raw_path.rstrip("/")
-    return whole.raw_path.startswith(f"{path}/") or whole.raw_path == path
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

@@ -302,7 +302,7 @@ class AuthorizationServer:
         for place in places:
             body = await self._document(place)
             if body is not None:
-                return read_resource(body, self._url)
+                return read_resource(body, self._url, self._client.resource)
         raise self._none(
             "its metadata does not say who gives out tokens for it: set `issuer`",
             nowhere=True,

@@ -40,8 +40,8 @@ def test_the_name_of_a_server_in_tokens(url: str, named: str) -> None:
 URL = "https://x.example/a/mcp"
 
 
-@pytest.mark.parametrize("resource", [URL, "https://X.example/a", "https://x.example/", "https://x.example"])
-def test_metadata_of_the_server_or_of_what_it_is_part_of(resource: str) -> None:
+@pytest.mark.parametrize("resource", [URL, "https://X.example:443/a/mcp"])
+def test_metadata_of_the_server(resource: str) -> None:
     """What it says of itself is what tokens must be for."""
     body = said(
         resource=resource, authorization_servers=["https://as.example"], scopes_supported=["r", "a b"]
@@ -63,6 +63,7 @@ def test_metadata_of_the_server_or_of_what_it_is_part_of(resource: str) -> None:
         (said(resource=URL, authorization_servers=["https://u:p@as.example"]), "no authorization server"),
         (said(resource=URL, authorization_servers=["https://as.example?x"]), "no authorization server"),
         (said(resource=URL, authorization_servers=["as.example", "file:///x"]), "no authorization server"),
+        (said(resource=URL, authorization_servers=["https://as.example:99999"]), "no authorization server"),
         (said(resource="https://y.example/a/mcp", authorization_servers=["https://as.example"]), "another"),
         (said(resource="http://x.example/a/mcp", authorization_servers=["https://as.example"]), "another"),
         (said(resource="https://x.example/a/m", authorization_servers=["https://as.example"]), "another"),
@@ -77,6 +78,17 @@ def test_metadata_that_does_not_count(body: bytes, message: str) -> None:
         read_resource(body, URL)
 
 
+@pytest.mark.parametrize("resource", ["https://X.example/a", "https://x.example/", "https://x.example"])
+def test_metadata_of_more_than_the_server_does_not_count(resource: str) -> None:
+    """Such a token would be good for its neighbours; unless the operator says what tokens are for."""
+    body = said(resource=resource, authorization_servers=["https://as.example"])
+    with pytest.raises(Unfit, match="another resource"):
+        read_resource(body, URL)
+    assert read_resource(body, URL, resource).resource == resource
+    if not resource.endswith("/a"):
+        assert read_resource(body, URL, "https://named.example")
+
+
 def test_an_issuer_speaks_for_itself_alone() -> None:
     """Its identifier is the one that led to it, to the letter (RFC 8414, 3.3)."""
     body = said(issuer="https://as.example", token_endpoint="https://as.example/token")
@@ -84,6 +96,9 @@ def test_an_issuer_speaks_for_itself_alone() -> None:
     for other in ("https://as.example/", "https://AS.example", "https://evil.example"):
         with pytest.raises(Unfit, match="another issuer"):
             read_issuer(body, other)
+    body = said(issuer="https://as.example", token_endpoint="https://as.example:99999/token")
+    with pytest.raises(Unfit, match="token_endpoint"):
+        read_issuer(body, "https://as.example")
     with pytest.raises(Unfit, match="token_endpoint"):
         read_issuer(said(issuer="https://as.example"), "https://as.example")
 
