@@ -123,11 +123,12 @@ def _is_about(resource: str, url: str, wished: str | None) -> bool:
     """Whether a resource is the upstream itself, or what the operator says that tokens are for.
 
     A part of it from the left would be other servers as well (RFC 9728, 3.3): so its origin counts only where
-    the operator wrote what tokens are for, which is then what is asked for.
+    the operator wrote what tokens are for, which is then what is asked for. A slash at the end makes no other
+    server, and many a one writes it or leaves it out as it pleases (B16).
     """
     try:
         named, wanted = canonical(resource), canonical(url)
-        if named == wanted:
+        if named.rstrip("/") == wanted.rstrip("/"):
             return True
         origin = canonical(str(URL(wanted, encoded=True).origin()))
         return wished is not None and named in (origin, canonical(wished))

@@ -89,6 +89,13 @@ def test_metadata_of_more_than_the_server_does_not_count(resource: str) -> None:
         assert read_resource(body, URL, "https://named.example")
 
 
+def test_a_slash_at_the_end_makes_no_other_server() -> None:
+    """What it calls itself is what tokens are asked for."""
+    for resource, url in ((f"{URL}/", URL), (URL, f"{URL}/")):
+        body = said(resource=resource, authorization_servers=["https://as.example"])
+        assert read_resource(body, url).resource == resource
+
+
 def test_an_issuer_speaks_for_itself_alone() -> None:
     """Its identifier is the one that led to it, to the letter (RFC 8414, 3.3)."""
     body = said(issuer="https://as.example", token_endpoint="https://as.example/token")
