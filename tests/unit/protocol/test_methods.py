@@ -79,7 +79,7 @@ def test_a_method_may_be_some_extensions(method: str) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [*METHODS, *LEGACY_METHODS, "", "Tools/List", "tasks/new", "TASKS/GET", "notifications/tasks",
+    [*METHODS, *sorted(LEGACY_METHODS), "", "Tools/List", "tasks/new", "TASKS/GET", "notifications/tasks",
      "sampling/createMessage", "roots/list", "elicitation/create"],
 )  # fmt: skip
 def test_what_is_known_or_reserved_is_never_taken_for_foreign(method: str) -> None:
