@@ -257,17 +257,12 @@ def somebody(
     """
     ways = config.authentication
     kind, _, name = caller.partition(":")
-    granted = set(scopes)
+    held = list(scopes)
     if kind == "key" and name in ways.keys:
-        granted.update(ways.keys[name].scopes)
+        held += ways.keys[name].scopes
     elif kind == "cert":
-        granted.update(ways.certificates.scopes)
-    included = list(granted)
-    while included:
-        more = set(ways.implies.get(included.pop(), ())) - granted
-        granted |= more
-        included += more
-    return Principal(id=caller, scopes=frozenset(granted), claims=claims or {})
+        held += ways.certificates.scopes
+    return Principal(id=caller, scopes=ways.granted(held), claims=claims or {})
 
 
 def place_of(rule: int | None) -> str:

@@ -164,17 +164,6 @@ def scopes_of(claims: Claims) -> frozenset[str]:
     return frozenset(found)
 
 
-def closed(scopes: Iterable[str], implies: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return scopes with all that they include, however far that goes."""
-    found, open = set(scopes), list(scopes)
-    while open:
-        for one in implies.get(open.pop(), ()):
-            if one not in found:
-                found.add(one)
-                open.append(one)
-    return frozenset(found)
-
-
 def _outside(claims: Claims, leeway: float, now: float, *, ends: bool) -> str | None:
     """Return why now is not within the time in which a token counts."""
     for name in ("exp", "nbf", "iat"):

@@ -17,7 +17,7 @@ from gateway import config
 from gateway.front.admission import Places, no_bound
 from gateway.front.issuers import Issuer
 from gateway.front.proving import Asked, Examined, Signed
-from gateway.front.tokens import LONGEST, Proof, Refused, Token, closed, read
+from gateway.front.tokens import LONGEST, Proof, Refused, Token, read
 from gateway.protocol.call import Partition, Principal
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
@@ -168,7 +168,7 @@ class Verifier:
             id=id,
             subject=subject,
             expires=expires,
-            scopes=self._granted(self._settings.certificates.scopes),
+            scopes=self._settings.granted(self._settings.certificates.scopes),
         )
 
     # API keys
@@ -192,7 +192,9 @@ class Verifier:
     def _of_key(self, hashed: str, name: str, key: config.ApiKey) -> Verdict:
         if key.expires is not None and key.expires <= self._now():
             return _KEY_IS_OVER
-        return self._principal(f"key:{name}", hashed, None, key.expires, self._granted(key.scopes), {})
+        return self._principal(
+            f"key:{name}", hashed, None, key.expires, self._settings.granted(key.scopes), {}
+        )
 
     # Tokens
 
@@ -219,7 +221,7 @@ class Verifier:
         return self._counted(candidates[0].name if len(candidates) == 1 else "none", refused)
 
     def _of_proof(self, credential: str, issuer: str, proof: Proof) -> Principal:
-        id, scopes = f"{issuer}:{proof.subject}", self._granted(proof.scopes)
+        id, scopes = f"{issuer}:{proof.subject}", self._settings.granted(proof.scopes)
         return self._principal(id, credential, credential, proof.expires, scopes, proof.claims)
 
     def _candidates(self, token: Token | None) -> "list[Asked | Signed] | Refused":
@@ -232,9 +234,6 @@ class Verifier:
             issuer = self._issuers.get(named) if isinstance(named, str) else None
             return _UNKNOWN_ISSUER if issuer is None else [issuer]
         return [issuer for issuer in self._issuers.values() if issuer.asks] or _UNSIGNED
-
-    def _granted(self, scopes: "frozenset[str] | list[str]") -> frozenset[str]:
-        return closed(scopes, self._settings.implies)
 
     def _principal(
         self,

@@ -1,6 +1,6 @@
 """What a configuration says of those who call: how they prove who they are, and what they may do."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -188,6 +188,15 @@ class Authentication(Model):
     def on(self) -> bool:
         """Whether anything is verified."""
         return bool(self.tokens or self.keys or self.certificates.source)
+
+    def granted(self, scopes: Collection[str]) -> frozenset[str]:
+        """Return scopes with all that they include, however far that goes."""
+        found, unfollowed = set(scopes), list(scopes)
+        while unfollowed:
+            more = set(self.implies.get(unfollowed.pop(), ())) - found
+            found |= more
+            unfollowed += more
+        return frozenset(found)
 
 
 class AccessRule(Model):

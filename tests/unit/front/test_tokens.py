@@ -12,7 +12,6 @@ from gateway.front.tokens import (
     Proof,
     Refused,
     Terms,
-    closed,
     judge,
     judge_header,
     read,
@@ -252,10 +251,3 @@ def test_an_answer_of_the_issuer_may_leave_out_who_it_is_and_when_it_ends() -> N
 def test_issuers_spell_scopes_in_their_own_ways(said: dict[str, Any], scopes: set[str]) -> None:
     """Text with spaces, or a list."""
     assert scopes_of(said) == scopes
-
-
-def test_a_scope_brings_what_it_includes() -> None:
-    """However far that goes, and in circles, too."""
-    implies = {"admin": ["write"], "write": ["read"], "read": ["write"]}
-    assert closed(["admin"], implies) == {"admin", "write", "read"}
-    assert closed(["other"], implies) == {"other"}

@@ -80,3 +80,10 @@ def test_one_header_is_not_for_keys_and_certificates() -> None:
 def test_a_key_is_no_name() -> None:
     """Names stand in logs."""
     assert "a key itself" in refused({"keys": {"mcpgw_abc": {"hash": HASH}}})
+
+
+def test_a_scope_brings_what_it_includes() -> None:
+    """However far that goes, and in circles, too."""
+    ways = Authentication(implies={"admin": ["write"], "write": ["read"], "read": ["write"]})
+    assert ways.granted(["admin"]) == {"admin", "write", "read"}
+    assert ways.granted(["other"]) == {"other"}
