@@ -122,14 +122,6 @@ def expose_item(
     return join({**item.members, **changed})
 
 
-def expose_items(
-    method: str, part: Iterable[Item], *, namespace: Namespace, names: NameTable | None = None
-) -> dict[str, bytes]:
-    """Return one upstream's items as clients see them, by exposed key; what `names` hides is left out."""
-    made = exposed_items(method, part, namespace=namespace, names=names)
-    return {key: text for _, key, text in made}
-
-
 def exposed_items(
     method: str, part: Iterable[Item], *, namespace: Namespace, names: NameTable | None = None
 ) -> Iterator[tuple[Item, str, bytes]]:
@@ -223,10 +215,7 @@ def _few_of(
         return *_readable(kind, raw), False
     if is_crowd(raw):
         raise Malformed(f"{kind.array} holds too much to look through")
-    try:
-        elements = items(raw)
-    except Malformed:
-        raise Malformed(f"{kind.array} is not an array") from None
+    elements = _elements(kind, raw)
     readable: list[tuple[str, Members]] = []
     excluded: list[Excluded] = []
     trimmed: list[Excluded] = []
@@ -251,10 +240,7 @@ def _readable(
         return list(zip(keys, _cut.decode(raw), strict=True)), [], []
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass  # Rarely: there is a null, or a broken item, and every item is looked at by itself.
-    try:
-        elements = items(raw)
-    except Malformed:
-        raise Malformed(f"{kind.array} is not an array") from None
+    elements = _elements(kind, raw)
     readable: list[tuple[str, Members]] = []
     excluded: list[Excluded] = []
     trimmed: list[Excluded] = []
@@ -271,6 +257,13 @@ def _readable(
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, Malformed) as error:
             excluded.append((_label(kind, element, place), _brief(error)))
     return readable, excluded, trimmed
+
+
+def _elements(kind: "_Kind", raw: Json) -> list[msgspec.Raw]:
+    try:
+        return items(raw)
+    except Malformed:
+        raise Malformed(f"{kind.array} is not an array") from None
 
 
 def _brief(error: Exception) -> str:

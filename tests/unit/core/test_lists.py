@@ -1,6 +1,7 @@
 """Lists: cut, given exposed names, joined; every other byte stays."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from gateway.core.lists import (
     decode_cursor,
     encode_cursor,
     expose_item,
-    expose_items,
+    exposed_items,
     join_parts,
     merge_pages,
     parse_page,
@@ -52,6 +53,10 @@ def one(method: str, item: str) -> Item:
 def exposed(method: str, item: str, key: str, describe: str | None = None) -> str:
     cut = one(method, item)
     return expose_item(method, cut, key, describe=describe, namespace=ALPHA).decode()
+
+
+def by_key(method: str, items: Iterable[Item], **how: Any) -> dict[str, bytes]:
+    return {key: text for _, key, text in exposed_items(method, items, **how)}
 
 
 class TestPages:
@@ -412,7 +417,7 @@ class TestParts:
             endpoint_rules=ToolRules(deny=["*hidden"]),
         )
         joined = join_parts(
-            expose_items("tools/list", items, namespace=space, names=names) for space in (BETA, ALPHA)
+            by_key("tools/list", items, namespace=space, names=names) for space in (BETA, ALPHA)
         )
         assert [item.decode() for item in joined] == [
             tool("beta__b"),
@@ -432,7 +437,7 @@ class TestParts:
             for name in "xy"
         ]
         joined = join_parts(
-            expose_items("resources/list", part, namespace=space)
+            by_key("resources/list", part, namespace=space)
             for part, space in zip(items, (ALPHA, BETA), strict=True)
         )
         assert [(item["uri"], item["name"]) for item in map(json.loads, joined)] == [
@@ -441,9 +446,7 @@ class TestParts:
             ("beta+config://app", "a"),
         ]
         templates = page("resources/templates/list", '{"uriTemplate":"file:///{p}","name":"t"}').items
-        assert list(expose_items("resources/templates/list", templates, namespace=ALPHA)) == [
-            "alpha+file:///{p}"
-        ]
+        assert list(by_key("resources/templates/list", templates, namespace=ALPHA)) == ["alpha+file:///{p}"]
 
 
 class TestViews:
