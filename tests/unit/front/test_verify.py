@@ -484,7 +484,7 @@ async def test_an_issuer_that_does_not_answer_well_lets_nobody_in(
     caplog.set_level(logging.DEBUG)
     token = corp.opaque("alice")
     corp.on("introspect", behaviour)
-    async with entrance(tokens={"corp": asked(corp, timeout="200ms")}) as door:
+    async with entrance(tokens={"corp": asked(corp, timeout="1s")}) as door:
         assert await door.unavailable(token)
         corp.on("introspect", None)
         assert (await door.who(token)).id == "corp:alice"
