@@ -200,7 +200,7 @@ async def test_a_token_on_which_the_server_fails_puts_nobody_elses_to_rest(troub
         ann, eve = token_of(corp, "ann"), token_of(corp, "eve")
         alpha.on("*", Guard(corp, alpha))
         clock = Clock()
-        settings = exchanging(alpha, corp, timeout="500ms")
+        settings = exchanging(alpha, corp, timeout="1s")
         async with running({"alpha": settings}, clock=clock, pace=ONCE) as gateway:
             assert (await gateway.ask("tools/list", token=ann)).names == ["alpha__a"]
             poison = Poison(corp, trouble, eve)
