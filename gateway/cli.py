@@ -22,7 +22,8 @@ from gateway import config
 from gateway.config import FIRST, Config, ConfigError, Problem, parse_address
 
 if TYPE_CHECKING:
-    from gateway.app import Addresses, ToolListing
+    from gateway.app import ToolListing
+    from gateway.server import Addresses
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
 _LONGEST_ARGUMENTS = 64 * 1024

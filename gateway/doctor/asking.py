@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.app import Runtime
 from gateway.core.audit import Given, Outcome, Refused, Silent
 from gateway.core.lists import Page, parse_page
 from gateway.protocol.call import Challenge, Principal, Reason, Request, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode
 from gateway.protocol.methods import METHODS
+from gateway.runtime import Runtime
 
 FORBIDDEN = "HTTP 403"
 NO_TOKEN = "no access token: "

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.app import Runtime, alone, build, guard_command
+from gateway.app import alone, guard_command
 from gateway.cache.policy import READ
 from gateway.cache.trial import Refusal, attempt
 from gateway.config import Cache, Config, RedisAddress, parse_redis_url
@@ -35,6 +35,7 @@ from gateway.doctor.findings import (
 from gateway.protocol.call import Reason, UpstreamName
 from gateway.protocol.jsonrpc import Json, Malformed, encode, split
 from gateway.protocol.methods import METHODS
+from gateway.runtime import Runtime, build
 from gateway.support import logs
 from gateway.support.metrics import Metrics
 from gateway.support.redis import SharedRedis

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from gateway import app
+from gateway.server import Addresses
 from tests.support.listening import TOOLS, TOOLS_CHANGED, listening, told
 from tests.support.processes import Program, gateway, text_of
 from tests.support.redis import RedisServer, redis_server
@@ -104,7 +104,7 @@ def process(redis: RedisServer, alpha: ScriptedUpstream) -> Iterator[Process]:
     """Run one more of them."""
     more = f"cache: {{redis: '{redis.url}', redis_timeout: 200ms}}\nsecrets: {{keys: [0123456789abcdef-key]}}"
     with gateway(f"{{alpha: {{url: '{alpha.url}', auth: forward}}}}", more) as running:
-        yield Process(app.Addresses((running.endpoint,), running.admin), running.program)
+        yield Process(Addresses((running.endpoint,), running.admin), running.program)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -327,7 +327,7 @@ def following(redis: RedisServer, alpha: ScriptedUpstream) -> Iterator[Process]:
         "subscriptions: {lease: 1s, retry: 100ms, acknowledge: 15s}"
     )
     with gateway(f"{{alpha: '{alpha.url}'}}", more) as running:
-        yield Process(app.Addresses((running.endpoint,), running.admin), running.program)
+        yield Process(Addresses((running.endpoint,), running.admin), running.program)
 
 
 async def holder_of(alpha: ScriptedUpstream, processes: Iterable[Process]) -> Process:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import Addresses
+from gateway.server import Addresses
 from tests.support import processes
 from tests.support.kin import MARK, mark, marked, none_left, zombies
 from tests.support.legacy_client import LegacyClient

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway import app, config
+from gateway import config
 from gateway.protocol.call import UpstreamName
 from gateway.protocol.jsonrpc import split
 from gateway.protocol.methods import METHODS
 from gateway.protocol.modern import encode_value
+from gateway.runtime import Runtime, build
+from gateway.server import Addresses, Gateway
 from gateway.upstream.pool import Pace, UpstreamStatus
 from tests.support.scripted import META, VERSION, ScriptedUpstream
 from tests.support.wire import check_message
@@ -214,7 +216,7 @@ class Exchange:
 class Reachable:
     """A gateway that listens somewhere, in this process or another."""
 
-    addresses: app.Addresses
+    addresses: Addresses
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> Answer:
         """Make a request and return the whole answer; the options are those of `open`."""
@@ -294,10 +296,10 @@ class Reachable:
 class Running(Reachable):
     """A gateway that runs in this process."""
 
-    gateway: app.Gateway
+    gateway: Gateway
 
     @property
-    def runtime(self) -> app.Runtime:
+    def runtime(self) -> Runtime:
         return self.gateway.runtime
 
     def status(self, upstream: str) -> UpstreamStatus:
@@ -390,7 +392,7 @@ async def running(
     """Run the gateway; by default every upstream has been tried once when the block begins."""
     clocks = {"clock": clock, "wall_clock": wall_clock}
     timing: dict[str, Any] = {name: one for name, one in clocks.items() if one is not None}
-    gateway = app.Gateway(app.build(settings(upstreams, **members), pace=pace, **timing))
+    gateway = Gateway(build(settings(upstreams, **members), pace=pace, **timing))
     addresses = await gateway.start()
     try:
         if settled:

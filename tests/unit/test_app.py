@@ -13,6 +13,8 @@ from pydantic import BaseModel, SecretStr
 from gateway import app
 from gateway.config import MASKED_FROM, confidential
 from gateway.protocol.call import Reason
+from gateway.runtime import build, fingerprints
+from gateway.server import Gateway
 from gateway.support.seal import Seal
 from tests.support.running import ONCE, running, settings
 from tests.support.scripted import ScriptedUpstream, hang, status, tool
@@ -37,7 +39,7 @@ async def test_an_address_that_is_taken_leaves_nothing_running():
     """The start fails with OSError; the admin listener that was already there is closed again."""
     async with ScriptedUpstream() as alpha, running({"alpha": alpha}) as first:
         taken = first.addresses.endpoints[0].removeprefix("http://").removesuffix("/mcp")
-        second = app.Gateway(app.build(settings({"alpha": alpha}, listen=taken, admin="127.0.0.1:0")))
+        second = Gateway(build(settings({"alpha": alpha}, listen=taken, admin="127.0.0.1:0")))
         with pytest.raises(OSError, match="in use"):
             await second.start()
         assert repr(second.runtime.background) == "<Background []>"
@@ -210,11 +212,11 @@ def test_what_is_cached_belongs_to_the_client_that_asked():
     """Another client, secret or scope may be answered otherwise: what was kept is then another's."""
     seal = Seal(["k" * 32], now=lambda: 0.0)
     kept = {
-        app._settings(obtaining(**members), seal)["alpha"]
+        fingerprints(obtaining(**members), seal)["alpha"]
         for members in ({}, {"client_id": "other"}, {"client_secret": "another-s3cret"}, {"scopes": ["a"]})
     }
     assert len(kept) == 4
-    assert app._settings(obtaining(), seal) == app._settings(obtaining(), seal)
+    assert fingerprints(obtaining(), seal) == fingerprints(obtaining(), seal)
 
 
 def test_every_secret_that_a_configuration_can_hold_is_known_to_the_log():

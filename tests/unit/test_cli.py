@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import Addresses, ToolLine, ToolListing
+from gateway.app import ToolLine, ToolListing
 from gateway.cli import main
 from gateway.config import VERSION, Config, load, schema
+from gateway.server import Addresses
 
 GOOD = (
     "upstreams:\n  time: http://127.0.0.1:9001/mcp?key=hunter2\n"

@@ -17,10 +17,12 @@ MAY_IMPORT = {
     "upstream": "protocol support config",
     "core": "protocol support config cache upstream",
     "front": "protocol support config core",
-    "app": "protocol support config cache upstream core front",
-    "doctor": "protocol settings support config cache upstream core app",
+    "runtime": "protocol support config cache upstream core front",
+    "server": "protocol support config core front runtime",
+    "app": "protocol support config core front runtime server",
+    "doctor": "protocol settings support config cache upstream core runtime app",
     "admin_client": "config",
-    "cli": "config app admin_client doctor",
+    "cli": "config server app admin_client doctor",
     "__main__": "cli",
 }
 PURE = (

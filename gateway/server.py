@@ -1,0 +1,220 @@
+"""Runs a Runtime: the listeners in front of it, what they tell operators, and the orderly end."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.config import VERSION, parse_address
+from gateway.core.explain import Question, Report, Unanswerable
+from gateway.core.federation import namespaces
+from gateway.core.purge import Wish, changes
+from gateway.front.admin import AdminFront, Phase
+from gateway.front.admission import Admission
+from gateway.front.http import FrontState, HttpFront
+from gateway.protocol.call import Principal, UpstreamName
+from gateway.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the gateway answers, as bound: port 0 in the configuration is a real port here."""
+
+    endpoints: tuple[str, ...]
+    admin: str | None
+
+
+class Gateway:
+    """A running gateway: the Runtime and the two listeners in front of it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._state = FrontState(
+            runtime.config, runtime.pipelines, runtime.seal, runtime.sessions, runtime.verifier
+        )
+        self._admission = Admission(runtime.room, runtime.rates, runtime.metrics)
+        self._front = HttpFront(
+            lambda: self._state,
+            runtime.metrics,
+            background=runtime.background,
+            stopping=runtime.stopping,
+            admission=self._admission,
+        )
+        self._admin = AdminFront(
+            runtime.metrics,
+            phase=self.phase,
+            upstreams=self._upstreams,
+            redis=self._redis,
+            status=self.status,
+            cache=self,
+            identify=self._front.identify,
+            background=runtime.background,
+            request_head=runtime.config.limits.request_head,
+        )
+        self._settled = asyncio.Event()
+        self._started = time.time()
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.phase()} {self._front!r} {self.runtime.pool!r} {self.runtime.cache!r}>"
+
+    async def start(self, *, listen: bool = True) -> Addresses:
+        """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had.
+
+        Without `listen` the endpoints are served nowhere: the client is not on the network.
+        """
+        runtime = self.runtime
+        admin: str | None = None
+        endpoints: tuple[str, ...] = ()
+        try:
+            if runtime.config.admin != "off":
+                at = parse_address(runtime.config.admin)
+                admin = _url(await self._admin.start(at.host, at.port))
+            if listen:
+                at = parse_address(runtime.config.listen)
+                scheme = "http" if runtime.config.tls.cert_file is None else "https"
+                base = _url(await self._front.start(at.host, at.port), scheme)
+                endpoints = tuple(base + path for path in runtime.config.endpoints)
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        await runtime.start()
+        if listen and runtime.verifier is not None:
+            runtime.verifier.warm()
+        runtime.background.start(self._settle(), name="settle")
+        return Addresses(endpoints, admin)
+
+    async def settled(self) -> None:
+        """Wait until every upstream was tried once, at most `startup_wait`."""
+        await self._settled.wait()
+
+    async def stop(self, grace: float) -> None:
+        """Drain: streams end gracefully, calls may finish until the grace is over (B50)."""
+        await self._front.drain(grace)
+        await self.runtime.close()
+        await self._admin.close()
+
+    def phase(self) -> Phase:
+        """Whether clients should be sent here."""
+        if self.runtime.stopping.is_set():
+            return "draining"
+        if not self._settled.is_set():
+            return "starting"
+        return "degraded" if self._redis() == "down" else "ready"
+
+    def status(self) -> Mapping[str, object]:
+        """Return what /status.json says; it holds names and numbers, no address and no secret."""
+        runtime = self.runtime
+        entries, held = runtime.cache.held
+        limits = runtime.config.limits
+        return {
+            "version": VERSION,
+            "phase": self.phase(),
+            "started": self._started,
+            "endpoints": {
+                path: list(endpoint.upstreams or runtime.config.upstreams)
+                for path, endpoint in runtime.config.endpoints.items()
+            },
+            "upstreams": {
+                name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
+            },
+            "authentication": None if runtime.verifier is None else runtime.verifier.status,
+            "load": {
+                "connections": {"open": self._front.connections, "most": limits.connections},
+                "requests": {"open": self._admission.requests, "most": limits.requests},
+                "streams": {"open": self._admission.listening},
+                "bytes": {"held": runtime.room.held, "most": limits.in_flight},
+            },
+            "sessions": {"open": len(runtime.sessions), "most": limits.sessions},
+            "questions": {
+                "parked": runtime.pool.parked,
+                "asked": len(runtime.sessions.asking),
+                "most": limits.questions,
+                "most_per_caller": limits.questions_per_caller,
+            },
+            "cache": {
+                "entries": entries,
+                "bytes": held,
+                "redis": self._redis(),
+            },
+        }
+
+    async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
+        """Return what the cache would do for a request; raises Unanswerable."""
+        pipelines = self.runtime.pipelines
+        path = next(iter(pipelines)) if endpoint is None else endpoint
+        if path not in pipelines:
+            raise Unanswerable(f"there is no endpoint {path[:128]!r}: {', '.join(pipelines)}")
+        return await pipelines[path].explainer.explain(question, principal)
+
+    async def purge(self, wish: Wish) -> Report:
+        """Make stale what an operator names and return what that was; raises NothingToPurge."""
+        runtime = self.runtime
+        made = changes(wish, namespaces(runtime.config))
+        for change in made:
+            await runtime.hub.changed(change)
+        log.info("purged by an operator: %d change(s)", len(made))
+        purged = [
+            {"upstream": one.upstream, "method": one.method, "uri": one.uri}
+            | ({} if one.partition is None else {"caller": one.partition[:16]})
+            for one in made
+        ]
+        return {"purged": purged}
+
+    def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:
+        status = self.runtime.pool.status(name)
+        return {
+            "state": status.state,
+            "era": status.era,
+            "transport": status.wire,
+            "version": status.version,
+            "error": None if status.last_error is None else status.last_error.value,
+            "http_status": _http_status(status.detail),
+            "active": status.active,
+            "queued": status.queued,
+            "breaker": status.breaker,
+            "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].most_sessions},
+            "followed": self.runtime.hub.state(name),
+            "in_state_seconds": round(time.monotonic() - status.since, 1),
+            **self.runtime.catalogue.report(name),
+        }
+
+    def _upstreams(self) -> Mapping[str, str]:
+        pool = self.runtime.pool
+        return {name: pool.status(UpstreamName(name)).state for name in self.runtime.config.upstreams}
+
+    def _redis(self) -> Literal["up", "down"] | None:
+        replicated = self.runtime.replicated
+        return None if replicated is None else replicated.state
+
+    async def _settle(self) -> None:
+        pool = self.runtime.pool
+        wait = self.runtime.config.startup_wait
+        tried = (pool.tried(UpstreamName(name), wait) for name in self.runtime.config.upstreams)
+        try:
+            async with asyncio.timeout(wait):
+                await asyncio.gather(*tried)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.runtime.config.subscriptions.acknowledge):
+                        await self.runtime.hub.settled()
+        except TimeoutError:
+            late = [name for name, state in self._upstreams().items() if state == "starting"]
+            log.warning("no answer yet from %s; they are tried on", ", ".join(late))
+        finally:
+            self._settled.set()
+
+
+def _http_status(detail: str) -> int | None:
+    """Return the number of an HTTP status; the rest of a detail is for logs, it may name an address."""
+    hit = re.match(r"HTTP ([1-5][0-9]{2})\b", detail)
+    return int(hit[1]) if hit else None
+
+
+def _url(bound: list[tuple[str, int]], scheme: str = "http") -> str:
+    host, port = bound[0]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
