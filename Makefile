@@ -10,7 +10,7 @@ PUBLISHED := .published
 PYPI_SERVERS := 2026.10.19
 NPM_SERVERS := 2026.8.31
 
-.PHONY: help demo test lint check conformance compatibility bench fuzz published published-time clean
+.PHONY: help demo test lint check docs conformance compatibility bench fuzz published published-time clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make conformance  run the official conformance suite against the gateway"
 	@echo "make published    install the published servers that the tests run, from PyPI and npm"
 	@echo "make compatibility  try every client with every server, and write docs/compatibility.md"
+	@echo "make docs         write the pages of docs/ that follow from the code"
 	@echo "make bench        measure the gateway beside a bare handler and a bare forwarder"
 	@echo "make fuzz         feed the parsers what nobody would send (ARGS='--runs 100000 --seed 7')"
 	@echo "make clean        remove the venv and all that was built"
@@ -46,6 +47,9 @@ conformance: $(VENV)/.dev $(NODE)/.conformance-$(CONFORMANCE) $(PUBLISHED)/.npm-
 
 compatibility: $(VENV)/.dev
 	$(BIN)/python -m tests.matrix.page
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m docs.generate
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)
