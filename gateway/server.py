@@ -2,22 +2,23 @@
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.config import VERSION, parse_address
+from gateway.config import parse_address
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.federation import namespaces
 from gateway.core.purge import Wish, changes
-from gateway.front.admin import AdminFront, Phase
+from gateway.front.admin import AdminFront
 from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
 from gateway.runtime import Runtime
+from gateway.snapshot import Doors, status_of
+from gateway.status import Phase, Status
 
 log = logging.getLogger(__name__)
 
@@ -107,42 +108,15 @@ class Gateway:
             return "starting"
         return "degraded" if self._redis() == "down" else "ready"
 
-    def status(self) -> Mapping[str, object]:
+    def status(self) -> Status:
         """Return what /status.json says; it holds names and numbers, no address and no secret."""
-        runtime = self.runtime
-        entries, held = runtime.cache.held
-        limits = runtime.config.limits
-        return {
-            "version": VERSION,
-            "phase": self.phase(),
-            "started": self._started,
-            "endpoints": {
-                path: list(endpoint.upstreams or runtime.config.upstreams)
-                for path, endpoint in runtime.config.endpoints.items()
-            },
-            "upstreams": {
-                name: self._upstream_status(UpstreamName(name)) for name in runtime.config.upstreams
-            },
-            "authentication": None if runtime.verifier is None else runtime.verifier.status,
-            "load": {
-                "connections": {"open": self._front.connections, "most": limits.connections},
-                "requests": {"open": self._admission.requests, "most": limits.requests},
-                "streams": {"open": self._admission.listening},
-                "bytes": {"held": runtime.room.held, "most": limits.in_flight},
-            },
-            "sessions": {"open": len(runtime.sessions), "most": limits.sessions},
-            "questions": {
-                "parked": runtime.pool.parked,
-                "asked": len(runtime.sessions.asking),
-                "most": limits.questions,
-                "most_per_caller": limits.questions_per_caller,
-            },
-            "cache": {
-                "entries": entries,
-                "bytes": held,
-                "redis": self._redis(),
-            },
-        }
+        return status_of(
+            self.runtime,
+            phase=self.phase(),
+            redis=self._redis(),
+            started=self._started,
+            doors=Doors(self._front.connections, self._admission.requests, self._admission.listening),
+        )
 
     async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
         """Return what the cache would do for a request; raises Unanswerable."""
@@ -165,24 +139,6 @@ class Gateway:
             for one in made
         ]
         return {"purged": purged}
-
-    def _upstream_status(self, name: UpstreamName) -> Mapping[str, object]:
-        status = self.runtime.pool.status(name)
-        return {
-            "state": status.state,
-            "era": status.era,
-            "transport": status.wire,
-            "version": status.version,
-            "error": None if status.last_error is None else status.last_error.value,
-            "http_status": _http_status(status.detail),
-            "active": status.active,
-            "queued": status.queued,
-            "breaker": status.breaker,
-            "sessions": {"open": status.sessions, "most": self.runtime.config.upstreams[name].most_sessions},
-            "followed": self.runtime.hub.state(name),
-            "in_state_seconds": round(time.monotonic() - status.since, 1),
-            **self.runtime.catalogue.report(name),
-        }
 
     def _upstreams(self) -> Mapping[str, str]:
         pool = self.runtime.pool
@@ -207,12 +163,6 @@ class Gateway:
             log.warning("no answer yet from %s; they are tried on", ", ".join(late))
         finally:
             self._settled.set()
-
-
-def _http_status(detail: str) -> int | None:
-    """Return the number of an HTTP status; the rest of a detail is for logs, it may name an address."""
-    hit = re.match(r"HTTP ([1-5][0-9]{2})\b", detail)
-    return int(hit[1]) if hit else None
 
 
 def _url(bound: list[tuple[str, int]], scheme: str = "http") -> str:

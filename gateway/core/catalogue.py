@@ -7,7 +7,7 @@ items last seen are remembered per upstream and credential context, whatever the
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -107,6 +107,14 @@ class Part:
     origin: Origin = FRESH
     served: bool = True
     """False for an upstream that neither declared nor serves such a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """How many items an upstream lists by method, and which were left out of which, and why."""
+
+    listed: Mapping[str, int]
+    excluded: Sequence[tuple[str, str, str]]
 
 
 _Pages: TypeAlias = Callable[[UpstreamName, str, str | None, Caller], Awaitable[Cached]]
@@ -282,15 +290,17 @@ class Catalogue:
         await self._cache.invalidate(change)
         await self._cache.told(change.upstream)
 
-    def report(self, name: UpstreamName) -> Mapping[str, object]:
-        """Return what is known of an upstream's lists, for the status: item counts, and what was left out."""
-        listed = {key: len(listing.items) for key, listing in self._listings(name)}
-        excluded = [
-            {"list": method, "item": item, "reason": reason}
-            for method, listing in self._listings(name)
-            for item, reason in listing.excluded
-        ]
-        return {"listed": listed, "excluded": excluded}
+    def report(self, name: UpstreamName) -> "Contents":
+        """Return what is known of an upstream's lists, for the status."""
+        listings = dict(self._listings(name))
+        return Contents(
+            {method: len(listing.items) for method, listing in listings.items()},
+            [
+                (method, item, reason)
+                for method, listing in listings.items()
+                for item, reason in listing.excluded
+            ],
+        )
 
     def _listings(self, name: UpstreamName) -> Iterator[tuple[str, Listing]]:
         for (upstream, method, context), listing in self._known.items():

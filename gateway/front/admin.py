@@ -6,7 +6,6 @@ There is no Host check: probes come by pod address (B31). Liveness depends on no
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
 
 from aiohttp import web
 
@@ -14,11 +13,9 @@ from gateway.front import operations
 from gateway.front.heads import PatientServer
 from gateway.front.operations import Identify, Operations, Refused
 from gateway.protocol import jsonrpc
+from gateway.status import Phase, Status
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-
-Phase: TypeAlias = Literal["starting", "ready", "degraded", "draining"]
-"""Degraded = ready, and uncached because Redis is away."""
 
 _SERVING: tuple[Phase, ...] = ("ready", "degraded")
 
@@ -48,7 +45,7 @@ class AdminFront:
         phase: Callable[[], Phase],
         upstreams: Callable[[], Mapping[str, str]],
         redis: Callable[[], str | None],
-        status: Callable[[], Mapping[str, object]],
+        status: Callable[[], Status],
         cache: Operations,
         identify: Identify,
         background: Background,

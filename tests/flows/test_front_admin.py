@@ -11,10 +11,11 @@ from multidict import MultiMapping
 
 from gateway.core.explain import Question, Report
 from gateway.core.purge import Wish
-from gateway.front.admin import AdminFront, Phase
+from gateway.front.admin import AdminFront
 from gateway.front.auth import identify
 from gateway.front.challenges import Denied
 from gateway.protocol.call import Principal
+from gateway.status import Phase, Status
 from gateway.support.metrics import Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -77,7 +78,7 @@ async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
         phase=lambda: admin.phase,
         upstreams=lambda: admin.upstreams,
         redis=lambda: admin.redis,
-        status=lambda: {"version": "1.2.3", "upstreams": admin.upstreams},
+        status=lambda: Status(version="1.2.3", phase=admin.phase, now=2.0, started=1.0),
         cache=Asked(),
         identify=_identify,
         background=background,

@@ -38,9 +38,7 @@ async def linked(*gateways: Running, state: str = "up") -> None:
 
 
 def redis_state(gateway: Running) -> object:
-    cache = gateway.gateway.status()["cache"]
-    assert isinstance(cache, Mapping)
-    return cache["redis"]
+    return gateway.gateway.status().cache.redis
 
 
 async def test_a_public_list_is_fetched_once_for_all_gateways(server: RedisServer) -> None:
