@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 NODE ?= .node
 ARGS ?=
+# Processes that share out the test files.
+JOBS ?= auto
 BIN := $(VENV)/bin
 CONFORMANCE := 0.2.0-alpha.12
 # Servers as they are published, for the demo, the tests and the conformance suite.
@@ -15,7 +17,7 @@ NPM_SERVERS := 2026.8.31
 
 help:
 	@echo "make demo         run the gateway in front of three MCP servers (ARGS='--port 8081')"
-	@echo "make test         run the tests (ARGS='tests/unit -k sse')"
+	@echo "make test         run the tests, in as many processes as there are cores (JOBS=0 ARGS='tests/unit -k sse')"
 	@echo "make lint         formatting, lint, types"
 	@echo "make check        lint and test"
 	@echo "make conformance  run the official conformance suite against the gateway"
@@ -33,7 +35,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory published || echo "some published servers are missing; their tests will fail" >&2
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
