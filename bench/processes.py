@@ -23,7 +23,7 @@ _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_SERIES = re.compile(r"^mcp_gateway_(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_SERIES = re.compile(r"^mcp_(?:gateway_)?(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PATIENCE_SECONDS = 20.0
 _COLLECTING = (sys.executable, "-m", "bench.collecting")

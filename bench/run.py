@@ -86,7 +86,7 @@ class Target:
         """Return how many questions a gateway has put to its upstreams for this, and to Redis for results."""
         if self.server.admin is None:
             return 0.0, 0.0
-        upstream = self.server.metric("upstream_calls_total", method=self.method)
+        upstream = self.server.metric("client_operation_duration_seconds_count", mcp_method_name=self.method)
         return upstream, self.server.metric("redis_operations_total", operation="get", outcome="ok")
 
     def _headers(self, params: Mapping[str, object]) -> dict[str, str]:

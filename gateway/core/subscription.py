@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gateway.core.access import Sight
 from gateway.protocol.call import Partition, Sink
 from gateway.protocol.subscriptions import Circular, Wanted
+from gateway.support.ledger import Cell
 
 End: TypeAlias = Literal["stopping", "expired", "refused", "withdrawn", "overflow"]
 """Why the gateway ended a stream; clients that leave are not among them."""
@@ -206,7 +207,7 @@ class Round:
     It spares the tasks of their requests from waking up, which would cost more than what they then do.
     """
 
-    def __init__(self, told: list[float]) -> None:
+    def __init__(self, told: Cell) -> None:
         """`told` counts the notices."""
         self.told = told
         self._due: deque[Subscription] = deque()

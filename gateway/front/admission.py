@@ -180,7 +180,7 @@ class Admission:
         self.streams: dict[Whose, int] = {}
         self.verifications: dict[Whose, int] = {}
         """Those that wait for an issuer, by what of the address tells clients apart."""
-        metrics.watch_held(lambda: room.held)
+        room.counted = metrics.held()
 
     def __repr__(self) -> str:
         return f"<Admission {self.requests} requests, {self.listening} streams, {self.room!r}>"

@@ -1,42 +1,31 @@
 """Every metric the gateway has: names, labels and the closed sets the label values come from.
 
-No label value is ever taken from a request: methods pass `methods.label`, words chosen by code are checked
-against the sets below and become `other` when they are not in them, endpoints and upstreams are names from
-the configuration (B52). Counting is a dict entry that grows, half a microsecond where the library's own
-counters and histograms took eight per exchange (measured); the library writes them out.
+No label value is ever taken from a request: what has a closed set becomes `other` when it is not in it,
+endpoints and upstreams are names from the configuration (B52). Names and labels are those of the
+OpenTelemetry conventions for MCP where these have one, written as Prometheus writes them.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import accumulate
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias, TypeVar
 
-from prometheus_client import CollectorRegistry, Info
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
 from gateway.protocol import methods
 from gateway.protocol.call import Reason
+from gateway.support import series
+from gateway.support.ledger import Cell, Ledger, Snapshot, Values
+from gateway.support.series import OTHER, Label, Row, Series, observed
+
+__all__ = ["OTHER", "TABLE", "Metrics", "Side", "Turned", "merged"]
 
 Side: TypeAlias = Literal["downstream", "upstream"]
 Turned: TypeAlias = Literal["led", "followed", "in-vain", "gave-up"]
 """What became of a fetch that one replica makes for all: made here, or waited for, with or without use."""
-Values: TypeAlias = tuple[str, ...]
-Cell: TypeAlias = list[float]
 
-OTHER = "other"
-
-EXCHANGE_OUTCOMES = frozenset(
-    {"ok", "error", "unavailable", "challenge", "forbidden", "cancelled", "stopping", "bug"}
-)
-"""How an accepted request ended: a result, a JSON-RPC error, an upstream's failure, a 401 or 403, ..."""
+FAILURES = frozenset({"error", "unavailable", "challenge", "forbidden", "cancelled", "stopping", "bug"})
+"""How a request ended without a result: a JSON-RPC error, an upstream's failure, a 401 or 403, ..."""
 
 REJECTIONS = frozenset(
     {
@@ -80,7 +69,7 @@ REJECTIONS = frozenset(
 )
 """Why a request did not become a call."""
 
-UPSTREAM_OUTCOMES = frozenset({"ok", "error", "challenge", "cancelled"} | {r.name.lower() for r in Reason})
+UPSTREAM_FAILURES = frozenset({"error", "challenge", "cancelled"} | {r.name.lower() for r in Reason})
 LOOKUPS = frozenset({"hit", "miss", "stale", "bypass"})
 LOOKUP_REASONS = frozenset(
     {
@@ -155,425 +144,463 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _REMEMBERED = 4096
 
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
+_OK = "ok"
+_DURATIONS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
+
+TABLE: Final[list[Row]] = []
+"""Every metric, in the order in which they are shown."""
 
 
-class _Tally:
-    """A counter, or a gauge when it may fall: one number per combination of label values."""
-
-    def __init__(self, name: str, text: str, labels: Sequence[str], *, falls: bool) -> None:
-        self._family = GaugeMetricFamily if falls else CounterMetricFamily
-        self._name = name
-        self._text = text
-        self.labels = labels
-        self.series: dict[Values, Cell] = {}
-
-    def cell(self, *values: str) -> Cell:
-        """Return what holds the number of one series, to count in directly where every microsecond counts."""
-        return self.series.get(values) or self.series.setdefault(values, [0.0])
-
-    def add(self, *values: str, by: float = 1) -> None:
-        self.cell(*values)[0] += by
-
-    def set(self, *values: str, to: float) -> None:
-        self.cell(*values)[0] = to
-
-    def collect(self) -> Metric:
-        family = self._family(self._name, self._text, labels=self.labels)
-        for values, cell in list(self.series.items()):
-            family.add_metric(values, cell[0])
-        return family
+def _row(row: Row) -> Row:
+    TABLE.append(row)
+    return row
 
 
-class _Timing:
-    """A histogram of seconds: bucket counts and a sum per combination of label values."""
-
-    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
-        self._name = name
-        self._text = text
-        self.labels = labels
-        self.series: dict[Values, Cell] = {}
-
-    def cell(self, *values: str) -> Cell:
-        """Return what holds one series: a count per bucket, and the sum."""
-        return self.series.setdefault(values, [0.0] * (len(_BUCKETS) + 2))
-
-    def collect(self) -> Metric:
-        family = HistogramMetricFamily(self._name, self._text, labels=self.labels)
-        bounds = [*map(str, _BUCKETS), "+Inf"]
-        for values, counts in list(self.series.items()):
-            *each, total = list(counts)
-            family.add_metric(values, list(zip(bounds, accumulate(each), strict=True)), total)
-        return family
+def _counter(name: str, text: str, *labels: Label) -> Row:
+    return _row(Row(f"mcp_gateway_{name}_total", "counter", text, labels))
 
 
-class _All(Collector):
-    """Hands the library what was counted."""
+def _gauge(name: str, text: str, *labels: Label, merge: Literal["sum", "max", "min"] = "sum") -> Row:
+    return _row(Row(f"mcp_gateway_{name}", "gauge", text, labels, merge))
 
-    def __init__(self) -> None:
-        self.metrics: list[_Tally | _Timing] = []
 
-    def collect(self) -> Iterable[Metric]:
-        return [metric.collect() for metric in self.metrics]
+def _seconds(name: str, text: str, *labels: Label, bounds: tuple[float, ...] = _DURATIONS) -> Row:
+    return _row(Row(f"{name}_seconds", "histogram", text, labels, bounds=bounds))
+
+
+def _words(name: str, meaning: str, *words: str) -> Label:
+    return Label(name, meaning, frozenset(words))
+
+
+_ENDPOINT = Label("endpoint", "the endpoint's path; `other` for a path that is none")
+_UPSTREAM = Label("upstream", "the upstream's key in the configuration")
+_UPSTREAM_OR_ALL = Label("upstream", "the upstream's key in the configuration; `*` for a list joined of all")
+_ISSUER = Label("issuer", "the issuer's key in the configuration")
+_METHOD = Label("mcp_method_name", "the method of the request", frozenset(methods.METHODS))
+_SIDE = _words("side", "whose they are: clients', or upstreams'", "downstream", "upstream")
+
+
+# Clients
+
+REQUESTS = _seconds(
+    "mcp_server_operation_duration",
+    "From the last byte of a client's request to its answer",
+    _ENDPOINT,
+    _METHOD,
+    Label("error_type", "how it ended without a result; empty where it has one", FAILURES | {""}),
+)
+IN_FLIGHT = _gauge("requests_in_flight", "Requests of clients that are being answered", _ENDPOINT)
+REJECTED = _counter(
+    "rejected",
+    "Requests and connections refused before they became a call",
+    _ENDPOINT,
+    Label("reason", "why; docs/configuration.md names the setting behind each", REJECTIONS),
+)
+CERTIFICATE_ENDS = _gauge(
+    "tls_certificate_expiry_timestamp_seconds",
+    "When the endpoints' certificate ends, in seconds since 1970",
+    merge="min",
+)
+HELD_BYTES = _gauge("held_bytes", "Bytes of large requests and answers that are held, of limits.in_flight")
+STREAMS = _gauge("streams_open", "Open event streams", _SIDE)
+STREAMS_OPENED = _counter("streams_opened", "Event streams opened", _SIDE)
+STREAMS_CUT = _counter("streams_cut", "Event streams cut because nothing was read of them")
+SUBSCRIPTIONS = _gauge("subscriptions", "Listens of clients that are open")
+SUBSCRIPTIONS_ENDED = _counter(
+    "subscriptions_ended",
+    "Listens of clients that ended",
+    Label("cause", "who or what ended it; `left` is the client itself", SUBSCRIPTION_ENDS),
+)
+NOTICES = _counter(
+    "notices",
+    "Notices of changes for clients",
+    Label(
+        "fate",
+        "`delivered`, `coalesced` with one that is still to be sent, or `dropped` for want of room",
+        NOTICE_FATES,
+    ),
+)
+SESSIONS = _gauge("sessions", "Sessions of clients of older protocols, as known here")
+ASKED = _gauge("asked_calls", "Calls of clients of older protocols that wait for what their client was asked")
+PARKED = _gauge("parked_calls", "Calls that wait for a client's answers")
+PARKED_ENDED = _counter(
+    "parked_calls_ended",
+    "Calls that waited for a client's answers",
+    Label("outcome", "how that ended; `refused` ones found no room", PARKED_ENDS),
+)
+
+# Who comes in
+
+VERIFIED = _counter(
+    "verified",
+    "Credentials verified, those still remembered aside",
+    Label("source", "the issuer's key in the configuration, or `key`, `cert` or `none`"),
+    Label("outcome", "what became of it; nobody could tell of an `unavailable` one", VERDICTS),
+)
+ISSUER_QUESTIONS = _counter(
+    "issuer_questions",
+    "Questions to authorization servers",
+    _ISSUER,
+    Label("what", "what was asked for: metadata, keys or introspection"),
+    Label("outcome", "what came of it", ISSUER_OUTCOMES),
+)
+ISSUER_SECONDS = _seconds(
+    "mcp_gateway_issuer_question_duration",
+    "From a question to an authorization server to its answer",
+    _ISSUER,
+    Label("what", "what was asked for: metadata, keys or introspection"),
+)
+
+# Upstreams
+
+CALLS = _seconds(
+    "mcp_client_operation_duration",
+    "From sending a request to an upstream to its answer",
+    _UPSTREAM,
+    _METHOD,
+    Label("error_type", "how it ended without a result; empty where it has one", UPSTREAM_FAILURES | {""}),
+)
+UP = _gauge("upstream_up", "Whether the upstream answers (1) or not (0)", _UPSTREAM, merge="min")
+BREAKER_OPEN = _gauge(
+    "upstream_breaker_open",
+    "Whether the upstream is left alone by its breaker (1)",
+    _UPSTREAM,
+    merge="max",
+)
+REFUSED = _counter(
+    "upstream_refused",
+    "Requests that an upstream was not asked",
+    _UPSTREAM,
+    Label("bound", "the setting by which it was not", BOUNDS),
+)
+QUEUED = _gauge("upstream_queued", "Calls that wait until one more may run at the upstream", _UPSTREAM)
+RETRIED = _counter(
+    "upstream_retries",
+    "Requests that were to be sent again",
+    _UPSTREAM,
+    Label("outcome", "whether they were; `withheld` ones were beyond the retry budget", RETRIES),
+)
+CONNECTIONS = _gauge("upstream_connections", "Open connections to the upstream", _UPSTREAM)
+LISTENS = _gauge(
+    "upstream_listens", "Subscriptions that the upstream acknowledged and that are open", _UPSTREAM
+)
+LISTENS_ENDED = _counter(
+    "upstream_listens_ended",
+    "Ends of such subscriptions",
+    _UPSTREAM,
+    Label("reason", "who or what ended it; `closed` is the gateway itself", LISTEN_ENDS),
+)
+LISTEN_GAPS = _counter(
+    "upstream_listen_gaps", "Times an upstream was heard again after it had not been", _UPSTREAM
+)
+LISTEN_LEFT_OUT = _counter(
+    "upstream_listen_left_out",
+    "Resources and tasks asked for by clients that were too many to ask their upstream for",
+    _UPSTREAM,
+)
+UPSTREAM_SESSIONS = _gauge(
+    "upstream_sessions",
+    "Sessions with a server of an older protocol, or processes of a program, that are open",
+    _UPSTREAM,
+)
+UPSTREAM_SESSIONS_WAITING = _gauge(
+    "upstream_sessions_waiting", "Requests that wait until one more of these may be opened", _UPSTREAM
+)
+UPSTREAM_SESSIONS_DISPLACED = _counter(
+    "upstream_sessions_displaced", "Idle ones that were ended to make room for another", _UPSTREAM
+)
+UPSTREAM_TOKENS = _counter(
+    "upstream_tokens",
+    "Access tokens for an upstream that its authorization server was asked for",
+    _UPSTREAM,
+    _words("outcome", "what came of it", "obtained", "refused", "failed"),
+)
+CATALOGUE_ITEMS = _gauge(
+    "catalogue_items",
+    "Items that an upstream lists",
+    _UPSTREAM,
+    Label("kind", "the member of the result that holds them", KINDS),
+    merge="max",
+)
+EXCLUDED_TOOLS = _gauge(
+    "excluded_tools", "Listed tools left out because they are invalid", _UPSTREAM, merge="max"
+)
+REFRESHED = _counter(
+    "refreshes",
+    "Lists fetched to see whether they changed",
+    _UPSTREAM,
+    Label("outcome", "what came of it", REFRESHES),
+)
+DROPPED = _counter(
+    "dropped",
+    "Messages and members of an upstream that reach nobody",
+    _UPSTREAM,
+    Label("what", "what it was", DROPS),
+)
+
+# Cache
+
+CACHE_LOOKUPS = _counter(
+    "cache_lookups",
+    "Questions to the response cache",
+    _UPSTREAM_OR_ALL,
+    _METHOD,
+    Label("result", "how it was answered", LOOKUPS),
+    Label("reason", "why; docs/operating.md says what to do about each", LOOKUP_REASONS),
+)
+CACHE_HINTS = _counter(
+    "cache_hints",
+    "Fetched results",
+    _UPSTREAM,
+    _METHOD,
+    _words("source", "who decided on ttl and scope: the upstream, or a setting", "upstream", "override"),
+)
+CACHE_TURNS = _counter(
+    "cache_turns",
+    "Fetches by turns with other replicas",
+    _UPSTREAM,
+    _METHOD,
+    _words(
+        "outcome",
+        "`led` for all, `followed` another's, followed `in-vain`, or `gave-up` waiting",
+        "led",
+        "followed",
+        "in-vain",
+        "gave-up",
+    ),
+)
+CACHE_ENTRIES = _gauge("cache_entries", "Entries held in memory")
+CACHE_BYTES = _gauge("cache_bytes", "Bytes of those entries")
+CACHE_INVALIDATIONS = _counter(
+    "cache_invalidations",
+    "Changes that made entries stale",
+    _UPSTREAM,
+    Label("cause", "how the gateway came to know", CHANGE_CAUSES),
+)
+
+# Redis
+
+REDIS_QUESTIONS = _counter(
+    "redis_operations",
+    "Questions to Redis",
+    Label("operation", "what was asked", REDIS_OPERATIONS),
+    Label(
+        "outcome",
+        "`paused` = not asked after a failure, `spent` = the request had waited enough",
+        REDIS_OUTCOMES,
+    ),
+)
+REDIS_UNREADABLE = _counter(
+    "redis_unreadable", "Messages on the replicas' channel that are none of theirs, and were ignored"
+)
+REDIS_LINKED = _gauge("redis_linked", "Whether changes made elsewhere are heard (1) or not (0)", merge="min")
+REDIS_ANSWERS = _gauge(
+    "redis_answers", "Whether the last question to Redis was answered in time (1) or not (0)", merge="min"
+)
+
+# The process
+
+BUILD = _gauge("build_info", "The running gateway", Label("version", "the release's number"), merge="max")
 
 
 class Metrics:
-    """The gateway's metrics in a registry of their own."""
+    """What one process counts, in memory or in a ledger that another reads."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, *, version: str | None = None) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self._all = _All()
-        self._registry.register(self._all)
+    def __init__(self, *, version: str | None = None, ledger: Ledger | None = None) -> None:
+        self._of = {row: Series(row, ledger) for row in TABLE}
+        self._process = ProcessCollector(registry=CollectorRegistry())
         if version is not None:
-            build = Info("mcp_gateway_build", "The running gateway", registry=self._registry)
-            build.info({"version": version})
-        self._exchanges = self._counter(
-            "exchanges", "Requests of clients that were answered", "endpoint", "method", "outcome"
-        )
-        self._exchange_seconds = self._histogram(
-            "exchange_seconds", "From a request's last byte to its answer", "endpoint", "method"
-        )
-        self._in_flight = self._gauge("exchanges_in_flight", "Requests being answered now", "endpoint")
-        self._rejected = self._counter(
-            "rejected", "Requests refused before they became a call", "endpoint", "reason"
-        )
-        self._certificate_ends = self._gauge(
-            "tls_certificate_expires", "When the endpoints' certificate ends, in seconds since 1970"
-        )
-        self._held_bytes = self._gauge(
-            "held_bytes", "Bytes of large requests and answers that are held, of limits.in_flight"
-        )
-        self._held: Callable[[], int] = int
-        self._calls = self._counter(
-            "upstream_calls", "Requests sent to an upstream", "upstream", "method", "outcome"
-        )
-        self._call_seconds = self._histogram(
-            "upstream_call_seconds",
-            "From sending a request to an upstream to its answer",
-            "upstream",
-            "method",
-        )
-        self._up = self._gauge("upstream_up", "Whether the upstream answers (1) or not (0)", "upstream")
-        self._refused = self._counter(
-            "upstream_refused", "Requests an upstream was not asked, by the setting", "upstream", "bound"
-        )
-        self._breaker = self._gauge(
-            "upstream_breaker_open", "Whether the upstream is left alone by its breaker (1)", "upstream"
-        )
-        self._queued = self._gauge(
-            "upstream_queued", "Calls that wait until one more may run at the upstream", "upstream"
-        )
-        self._retries = self._counter(
-            "upstream_retries", "Requests that were to be sent again", "upstream", "outcome"
-        )
-        self._connections = self._gauge(
-            "upstream_connections", "Open connections to the upstream", "upstream"
-        )
-        self._listens = self._gauge(
-            "upstream_listens", "Subscriptions that the upstream acknowledged and that are open", "upstream"
-        )
-        self._listens_ended = self._counter(
-            "upstream_listens_ended",
-            "Ends of such subscriptions; closed = by the gateway",
-            "upstream",
-            "reason",
-        )
-        self._lookups = self._counter(
-            "cache_lookups",
-            "Questions to the response cache",
-            "upstream",
-            "method",
-            "result",
-            "reason",
-        )
-        self._hints = self._counter(
-            "cache_hints",
-            "Fetched results by who decided on ttl and scope: the upstream, or a setting (override)",
-            "upstream",
-            "method",
-            "source",
-        )
-        self._turns = self._counter(
-            "cache_turns",
-            "Fetches by turns with other replicas: led for all, followed, followed in vain, waited too long",
-            "upstream",
-            "method",
-            "outcome",
-        )
-        self._entries = self._gauge("cache_entries", "Entries held in memory")
-        self._bytes = self._gauge("cache_bytes", "Bytes of those entries")
-        self._invalidated = self._counter(
-            "cache_invalidations", "Changes that made entries stale", "upstream", "cause"
-        )
-        self._redis_operations = self._counter(
-            "redis_operations",
-            "Questions to Redis; paused = not asked after a failure, spent = the request had waited enough",
-            "operation",
-            "outcome",
-        )
-        self._redis_unreadable = self._counter(
-            "redis_unreadable", "Messages on the replicas' channel that are none of theirs, and were ignored"
-        )
-        self._redis_linked = self._gauge(
-            "redis_linked", "Whether changes made elsewhere are heard (1) or not (0)"
-        )
-        self._redis_answers = self._gauge(
-            "redis_answers", "Whether the last question to Redis was answered in time (1) or not (0)"
-        )
-        self._catalogue = self._gauge("catalogue_items", "Items an upstream lists", "upstream", "kind")
-        self._excluded = self._gauge(
-            "excluded_tools", "Listed tools left out because they are invalid", "upstream"
-        )
-        self._dropped = self._counter(
-            "dropped", "Messages and members of an upstream that were dropped", "upstream", "what"
-        )
-        self._streams = self._gauge("streams_open", "Open event streams", "side")
-        self._streams_opened = self._counter("streams_opened", "Event streams opened", "side")
-        self._streams_cut = self._counter("streams_cut", "Event streams cut because nothing was read of them")
-        self._subscriptions = self._gauge("subscriptions", "Listens of clients that are open")
-        self._subscriptions_ended = self._counter(
-            "subscriptions_ended", "Listens of clients that ended, by who or what ended them", "cause"
-        )
-        self._notices = self._counter(
-            "notices",
-            "Notices for clients: sent, one with another still to be sent, or without room to wait",
-            "fate",
-        )
-        self._gaps = self._counter(
-            "upstream_listen_gaps", "Times an upstream was heard again after it had not been", "upstream"
-        )
-        self._listens_too_large = self._counter(
-            "upstream_listen_left_out",
-            "Resources and tasks asked for by clients that were too many to ask their upstream for",
-            "upstream",
-        )
-        self._upstream_sessions = self._gauge(
-            "upstream_sessions",
-            "Sessions with a server of an older protocol, or processes of a program, that are open",
-            "upstream",
-        )
-        self._upstream_sessions_waiting = self._gauge(
-            "upstream_sessions_waiting",
-            "Requests that wait until one more of these may be opened",
-            "upstream",
-        )
-        self._upstream_sessions_displaced = self._counter(
-            "upstream_sessions_displaced", "Idle ones that were ended to make room for another", "upstream"
-        )
-        self._upstream_tokens = self._counter(
-            "upstream_tokens",
-            "Access tokens for an upstream that its authorization server was asked for",
-            "upstream",
-            "outcome",
-        )
-        self._sessions = self._gauge("sessions", "Sessions of clients of older protocols, as known here")
-        self._asked = self._gauge(
-            "asked_calls", "Calls of clients of older protocols that wait for what their client was asked"
-        )
-        self._parked = self._gauge("parked_calls", "Calls that wait for a client's answers")
-        self._parked_ended = self._counter(
-            "parked_calls_ended", "Calls that waited for a client's answers, by how that ended", "outcome"
-        )
-        self._refreshes = self._counter(
-            "refreshes", "Lists fetched to see whether they changed", "upstream", "outcome"
-        )
-        self._verified = self._counter(
-            "verified", "Credentials verified, those still remembered aside", "source", "outcome"
-        )
-        self._issuer_questions = self._counter(
-            "issuer_questions", "Questions to authorization servers", "issuer", "what", "outcome"
-        )
-        self._issuer_seconds = self._histogram(
-            "issuer_seconds", "From such a question to its answer", "issuer", "what"
-        )
+            self._of[BUILD].set(version, to=1)
 
         # Where the words of frequent events lead, so that they need not be looked at again.
-        self._exchange_cells: dict[Values, tuple[Cell, Cell, Cell]] = {}
-        self._call_cells: dict[Values, tuple[Cell, Cell]] = {}
+        self._exchange_cells: dict[Values, tuple[Cell, Cell]] = {}
+        self._call_cells: dict[Values, Cell] = {}
         self._lookup_cells: dict[Values, Cell] = {}
 
     def __repr__(self) -> str:
-        series = sum(len(metric.series) for metric in self._all.metrics)
-        return f"<Metrics {len(self._all.metrics)} metrics, {series} series>"
+        cells = sum(len(one.cells) for one in self._of.values())
+        return f"<Metrics {len(self._of)} metrics, {cells} series>"
 
     # Downstream
 
     def exchange_started(self, endpoint: str) -> None:
         """Count a call in; `exchange` must follow, whatever becomes of it."""
-        self._in_flight.add(endpoint)
+        self._of[IN_FLIGHT].add(endpoint)
 
     def exchange(self, endpoint: str, method: str, outcome: str, seconds: float) -> None:
         """Count a call out."""
         cells = self._exchange_cells.get((endpoint, method, outcome))
         if cells is None:
-            name = methods.label(method)
-            cells = (
-                self._in_flight.cell(endpoint),
-                self._exchanges.cell(endpoint, name, _known(outcome, EXCHANGE_OUTCOMES)),
-                self._exchange_seconds.cell(endpoint, name),
-            )
+            failure = "" if outcome == _OK else outcome
+            cells = self._of[IN_FLIGHT].cell(endpoint), self._of[REQUESTS].cell(endpoint, method, failure)
             _remember(self._exchange_cells, (endpoint, method, outcome), cells)
-        in_flight, count, timing = cells
+        in_flight, timing = cells
         in_flight[0] -= 1
-        count[0] += 1
-        _time(timing, seconds)
+        observed(timing, _DURATIONS, seconds)
 
     def rejected(self, endpoint: str, reason: str) -> None:
         """Count a request that did not become a call; `endpoint` is `other` for an unknown path."""
-        self._rejected.add(endpoint, _known(reason, REJECTIONS))
+        self._of[REJECTED].add(endpoint, reason)
 
     def certificate_ends(self, moment: float) -> None:
         """Say when the certificate ends that clients are shown."""
-        self._certificate_ends.set(to=moment)
+        self._of[CERTIFICATE_ENDS].set(to=moment)
 
-    def watch_held(self, held: Callable[[], int]) -> None:
-        """Have it asked how many bytes of messages are held, whenever somebody wants to know."""
-        self._held = held
+    def held(self) -> Cell:
+        """Return what counts the bytes of large messages that are held."""
+        return self._of[HELD_BYTES].cell()
 
     def stream_opened(self, side: Side) -> None:
         """Count an event stream in; `stream_closed` must follow."""
-        self._streams.add(side)
-        self._streams_opened.add(side)
+        self._of[STREAMS].add(side)
+        self._of[STREAMS_OPENED].add(side)
 
     def stream_closed(self, side: Side) -> None:
         """Count an event stream out."""
-        self._streams.add(side, by=-1)
+        self._of[STREAMS].add(side, by=-1)
 
     def stream_cut(self) -> None:
         """Count an event stream whose client took nothing any more."""
-        self._streams_cut.add()
+        self._of[STREAMS_CUT].add()
 
     def sessions(self, count: int) -> None:
         """Say how many sessions of older clients are known."""
-        self._sessions.set(to=count)
+        self._of[SESSIONS].set(to=count)
 
     def asked(self, calls: int) -> None:
         """Say how many calls wait for what an older client was asked."""
-        self._asked.set(to=calls)
+        self._of[ASKED].set(to=calls)
 
     def subscriptions(self, count: int) -> None:
         """Say how many listens of clients are open."""
-        self._subscriptions.set(to=count)
+        self._of[SUBSCRIPTIONS].set(to=count)
 
     def subscription_ended(self, cause: str) -> None:
         """Count a listen out."""
-        self._subscriptions_ended.add(_known(cause, SUBSCRIPTION_ENDS))
+        self._of[SUBSCRIPTIONS_ENDED].add(cause)
 
     def notices(self, fate: str) -> Cell:
         """Return what counts notices for clients that met this fate."""
-        return self._notices.cell(_known(fate, NOTICE_FATES))
+        return self._of[NOTICES].cell(fate)
 
     def verified(self, source: str, outcome: str) -> None:
         """Count a credential: of which issuer (or `key`, `cert` or `none`) it is, and what became of it."""
-        self._verified.add(source, _known(outcome, VERDICTS))
+        self._of[VERIFIED].add(source, outcome)
 
     def issuer_asked(self, issuer: str, what: str, outcome: str, seconds: float) -> None:
         """Count a question to an authorization server."""
-        self._issuer_questions.add(issuer, what, _known(outcome, ISSUER_OUTCOMES))
-        _time(self._issuer_seconds.cell(issuer, what), seconds)
+        self._of[ISSUER_QUESTIONS].add(issuer, what, outcome)
+        self._of[ISSUER_SECONDS].observe(issuer, what, value=seconds)
 
     # Upstream
 
     def listen_gap(self, upstream: str) -> None:
         """Count the end of a time in which an upstream could not be heard."""
-        self._gaps.add(upstream)
+        self._of[LISTEN_GAPS].add(upstream)
 
     def listen_left_out(self, upstream: str, names: int) -> None:
         """Count what an upstream is not asked to tell of, since it would be too much."""
-        self._listens_too_large.add(upstream, by=names)
+        self._of[LISTEN_LEFT_OUT].add(upstream, by=names)
 
     def refreshed(self, upstream: str, outcome: str) -> None:
         """Count a list that was fetched to see whether it changed."""
-        self._refreshes.add(upstream, _known(outcome, REFRESHES))
+        self._of[REFRESHED].add(upstream, outcome)
 
     def upstream_call(self, upstream: str, method: str, outcome: str | Reason, seconds: float) -> None:
         """Count an exchange with an upstream: `ok`, `error` (as it sent one), `cancelled`, or a Reason."""
         word = outcome.name.lower() if isinstance(outcome, Reason) else outcome
-        cells = self._call_cells.get((upstream, method, word))
-        if cells is None:
-            name = methods.label(method)
-            cells = (
-                self._calls.cell(upstream, name, _known(word, UPSTREAM_OUTCOMES)),
-                self._call_seconds.cell(upstream, name),
-            )
-            _remember(self._call_cells, (upstream, method, word), cells)
-        count, timing = cells
-        count[0] += 1
-        _time(timing, seconds)
+        cell = self._call_cells.get((upstream, method, word))
+        if cell is None:
+            cell = self._of[CALLS].cell(upstream, method, "" if word == _OK else word)
+            _remember(self._call_cells, (upstream, method, word), cell)
+        observed(cell, _DURATIONS, seconds)
 
     def upstream_up(self, upstream: str, up: bool) -> None:
         """Say whether an upstream answers."""
-        self._up.set(upstream, to=1 if up else 0)
+        self._of[UP].set(upstream, to=1 if up else 0)
 
     def upstream_refused(self, upstream: str, bound: str) -> None:
         """Count a request that a bound of the gateway's kept from an upstream."""
-        self._refused.add(upstream, _known(bound, BOUNDS))
+        self._of[REFUSED].add(upstream, bound)
 
     def upstream_breaker(self, upstream: str, is_open: bool) -> None:
         """Say whether an upstream is left alone."""
-        self._breaker.set(upstream, to=1 if is_open else 0)
+        self._of[BREAKER_OPEN].set(upstream, to=1 if is_open else 0)
 
     def upstream_queued(self, upstream: str, count: int) -> None:
         """Say how many calls wait for a slot."""
-        self._queued.set(upstream, to=count)
+        self._of[QUEUED].set(upstream, to=count)
 
     def upstream_retry(self, upstream: str, outcome: str) -> None:
         """Count a request that failed and may work when it is sent again."""
-        self._retries.add(upstream, _known(outcome, RETRIES))
+        self._of[RETRIED].add(upstream, outcome)
 
     def upstream_connections(self, upstream: str, count: int) -> None:
         """Say how many connections to an upstream are open."""
-        self._connections.set(upstream, to=count)
+        self._of[CONNECTIONS].set(upstream, to=count)
 
     def upstream_sessions(self, upstream: str, *, by: int) -> None:
         """Count sessions with an upstream, or its processes, in and out."""
-        self._upstream_sessions.add(upstream, by=by)
+        self._of[UPSTREAM_SESSIONS].add(upstream, by=by)
 
     def upstream_sessions_waiting(self, upstream: str, *, by: int) -> None:
         """Count those in and out who wait for a session to become idle."""
-        self._upstream_sessions_waiting.add(upstream, by=by)
+        self._of[UPSTREAM_SESSIONS_WAITING].add(upstream, by=by)
 
     def upstream_session_displaced(self, upstream: str) -> None:
         """Count an idle session, or process, that ended to make room."""
-        self._upstream_sessions_displaced.add(upstream)
+        self._of[UPSTREAM_SESSIONS_DISPLACED].add(upstream)
 
     def upstream_token(self, upstream: str, outcome: Literal["obtained", "refused", "failed"]) -> None:
         """Count an access token that was asked for, and what came of it."""
-        self._upstream_tokens.add(upstream, outcome)
+        self._of[UPSTREAM_TOKENS].add(upstream, outcome)
 
     def listen_opened(self, upstream: str) -> None:
         """Count an acknowledged subscription in; `listen_ended` must follow."""
-        self._listens.add(upstream)
+        self._of[LISTENS].add(upstream)
         self.stream_opened("upstream")
 
     def listen_ended(self, upstream: str, reason: str) -> None:
         """Count a subscription out, and what ended it."""
-        self._listens.add(upstream, by=-1)
-        self._listens_ended.add(upstream, _known(reason, LISTEN_ENDS))
+        self._of[LISTENS].add(upstream, by=-1)
+        self._of[LISTENS_ENDED].add(upstream, reason)
         self.stream_closed("upstream")
 
     def catalogue(self, upstream: str, kind: str, count: int) -> None:
         """Say how many items an upstream lists; `kind` is the result member, as in `resourceTemplates`."""
-        self._catalogue.set(upstream, _known(kind, KINDS), to=count)
+        self._of[CATALOGUE_ITEMS].set(upstream, kind, to=count)
 
     def excluded_tools(self, upstream: str, count: int) -> None:
         """Say how many listed tools are left out as invalid (U-08)."""
-        self._excluded.set(upstream, to=count)
+        self._of[EXCLUDED_TOOLS].set(upstream, to=count)
 
     def dropped(self, upstream: str, what: str) -> None:
         """Count something of an upstream's that reaches nobody."""
-        self._dropped.add(upstream, _known(what, DROPS))
+        self._of[DROPPED].add(upstream, what)
 
     def forget(self, upstream: str) -> None:
         """Remove every series of an upstream that is no longer configured (B52)."""
-        for metric in self._all.metrics:
-            if "upstream" in metric.labels:
-                at = metric.labels.index("upstream")
-                for values in [values for values in metric.series if values[at] == upstream]:
-                    del metric.series[values]
+        for one in self._of.values():
+            one.drop(upstream=upstream)
         self._call_cells.clear()
         self._lookup_cells.clear()
 
@@ -583,84 +610,86 @@ class Metrics:
         """Count how the cache answered, and why."""
         cell = self._lookup_cells.get((upstream, method, result, reason))
         if cell is None:
-            words = _known(result, LOOKUPS), _known(reason, LOOKUP_REASONS)
-            cell = self._lookups.cell(upstream, methods.label(method), *words)
+            cell = self._of[CACHE_LOOKUPS].cell(upstream, method, result, reason)
             _remember(self._lookup_cells, (upstream, method, result, reason), cell)
         cell[0] += 1
 
     def cache_hints(self, upstream: str, method: str, *, overridden: bool) -> None:
         """Count a fetched result, and whether a setting changed what its upstream said of its reuse."""
-        self._hints.add(upstream, methods.label(method), "override" if overridden else "upstream")
+        self._of[CACHE_HINTS].add(upstream, method, "override" if overridden else "upstream")
 
     def cache_turn(self, upstream: str, method: str, outcome: Turned) -> None:
         """Count a fetch that one replica makes for all."""
-        self._turns.add(upstream, methods.label(method), outcome)
+        self._of[CACHE_TURNS].add(upstream, method, outcome)
 
     def cache_size(self, entries: int, bytes: int) -> None:
         """Say what the memory store holds."""
-        self._entries.set(to=entries)
-        self._bytes.set(to=bytes)
+        self._of[CACHE_ENTRIES].set(to=entries)
+        self._of[CACHE_BYTES].set(to=bytes)
 
     def invalidated(self, upstream: str, cause: str) -> None:
         """Count a change that made entries stale."""
-        self._invalidated.add(upstream, _known(cause, CHANGE_CAUSES))
+        self._of[CACHE_INVALIDATIONS].add(upstream, cause)
 
     def parked(self, calls: int) -> None:
         """Say how many calls wait for a client's answers."""
-        self._parked.set(to=calls)
+        self._of[PARKED].set(to=calls)
 
     def parked_ended(self, outcome: str) -> None:
         """Count a call that waits no more."""
-        self._parked_ended.add(_known(outcome, PARKED_ENDS))
+        self._of[PARKED_ENDED].add(outcome)
 
     def redis_operation(self, operation: str, outcome: str) -> None:
         """Count a question to Redis; `paused` ones were not asked, for one before had failed."""
-        self._redis_operations.add(_known(operation, REDIS_OPERATIONS), _known(outcome, REDIS_OUTCOMES))
+        self._of[REDIS_QUESTIONS].add(operation, outcome)
 
     def redis_unreadable(self) -> None:
         """Count a message of somebody who does not belong on the channel."""
-        self._redis_unreadable.add()
+        self._of[REDIS_UNREADABLE].add()
 
     def redis_linked(self, linked: bool) -> None:
         """Say whether this replica hears of the changes others make; without, it caches nothing."""
-        self._redis_linked.set(to=1 if linked else 0)
+        self._of[REDIS_LINKED].set(to=1 if linked else 0)
 
     def redis_answers(self, answers: bool) -> None:
         """Say whether Redis answers in time; while it does not, most questions are not even asked."""
-        self._redis_answers.set(to=1 if answers else 0)
+        self._of[REDIS_ANSWERS].set(to=1 if answers else 0)
 
     # Reading
 
+    def snapshot(self) -> Snapshot:
+        """Return what is counted by now."""
+        return {
+            (row.name, values): list(cell)
+            for row, one in self._of.items()
+            for values, cell in list(one.cells.items())
+        }
+
     def render(self) -> bytes:
         """Return everything in the Prometheus text format; it reads /proc, so call it in a thread."""
-        self._held_bytes.set(to=self._held())
-        return generate_latest(self._registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> _Tally:
-        return self._keep(_Tally(f"mcp_gateway_{name}", text, labels, falls=False))
-
-    def _gauge(self, name: str, text: str, *labels: str) -> _Tally:
-        return self._keep(_Tally(f"mcp_gateway_{name}", text, labels, falls=True))
-
-    def _histogram(self, name: str, text: str, *labels: str) -> _Timing:
-        timing = _Timing(f"mcp_gateway_{name}", text, labels)
-        self._all.metrics.append(timing)
-        return timing
-
-    def _keep(self, tally: _Tally) -> _Tally:
-        self._all.metrics.append(tally)
-        return tally
+        return series.text(TABLE, self.snapshot(), self._process)
 
 
-def _time(timing: Cell, seconds: float) -> None:
-    timing[bisect_left(_BUCKETS, seconds)] += 1
-    timing[-1] += seconds
+def merged(live: Iterable[Snapshot], ended: Iterable[Snapshot] = ()) -> bytes:
+    """Return in the text format as one what several processes count or counted.
+
+    Of those that ended, counters and histograms go on; that of the process which asks is its own.
+    It reads /proc, so call it in a thread.
+    """
+    process = ProcessCollector(registry=CollectorRegistry())
+    return series.text(TABLE, series.merged(TABLE, live, ended), process)
+
+
+def folded(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """Return as one what is left of processes that ended."""
+    return series.merged(TABLE, (), snapshots)
+
+
+def forgotten(snapshot: Snapshot, upstream: str) -> Snapshot:
+    """Return what processes left that ended, without an upstream that is no longer configured (B52)."""
+    return series.without(TABLE, snapshot, "upstream", upstream)
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
     if len(known) < _REMEMBERED:
         known[key] = value
-
-
-def _known(word: str, words: Set[str]) -> str:
-    return word if word in words else OTHER

@@ -2,6 +2,8 @@
 
 from typing import TypeAlias
 
+from gateway.support.ledger import Cell
+
 SMALL = 16_384
 """Messages below it are not counted: there are only so many requests at once, and they come and go."""
 
@@ -16,6 +18,8 @@ class Room:
         self.most = most
         self.each = max(most // 2, min(most, largest))
         self.held = 0
+        self.counted: Cell = [0.0]
+        """Counts the same for the metrics."""
         self._of: dict[Whose, int] = {}
 
     def __repr__(self) -> str:
@@ -32,6 +36,7 @@ class Room:
     def hold(self, size: int, whose: Whose) -> None:
         """Count bytes in, or out where the size is negative."""
         self.held += size
+        self.counted[0] += size
         held = self._of.get(whose, 0) + size
         if held:
             self._of[whose] = held

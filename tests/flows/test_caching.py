@@ -40,7 +40,8 @@ async def test_a_hit_asks_no_upstream_and_costs_one_look_up():
             assert await gateway.counted("cache_lookups_total") == lookups + 1
             assert (
                 await gateway.counted(
-                    'cache_lookups_total{method="tools/list",reason="fresh",result="hit",upstream="*"}'
+                    "cache_lookups_total"
+                    '{mcp_method_name="tools/list",reason="fresh",result="hit",upstream="*"}'
                 )
                 == 1
             )

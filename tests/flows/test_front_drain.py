@@ -100,9 +100,7 @@ async def test_at_the_deadline_the_rest_get_an_error_and_are_cancelled(talks: bo
         assert message["id"] == "late"
         assert message["error"] == {"code": -32603, "message": "The gateway is stopping"}
         assert await client.hung_up()
-        assert await gateway.counted("exchanges_total") == [
-            'exchanges_total{endpoint="/mcp",method="tools/call",outcome="stopping"} 1.0'
-        ]
+        assert await gateway.answered() == {("/mcp", "tools/call", "stopping"): 1}
 
 
 async def test_a_body_that_never_ends_does_not_hold_the_drain() -> None:

@@ -190,10 +190,8 @@ async def test_a_client_that_leaves_cancels_its_call(notices: tuple[Notice, ...]
         client.abort()
         await pipeline.cancelled.wait()
         await gateway.until_idle()
-        assert await gateway.counted("exchanges_total") == [
-            'exchanges_total{endpoint="/mcp",method="tools/call",outcome="cancelled"} 1.0'
-        ]
-        assert await gateway.counted("exchanges_in_flight") == ['exchanges_in_flight{endpoint="/mcp"} 0.0']
+        assert await gateway.answered() == {("/mcp", "tools/call", "cancelled"): 1}
+        assert await gateway.counted("requests_in_flight") == ['requests_in_flight{endpoint="/mcp"} 0.0']
 
 
 async def test_a_client_that_leaves_between_two_notifications_is_no_bug(

@@ -43,7 +43,7 @@ async def test_equal_calls_are_answered_from_the_cache():
         clock.advance(60)
         await gateway.ask("tools/call", {"name": ADD, "arguments": {"a": 1, "b": [2]}}, token=ANN)
         assert len(alpha.seen("tools/call")) == 6
-        sample = 'cache_hints_total{method="tools/call",source="override",upstream="alpha"}'
+        sample = 'cache_hints_total{mcp_method_name="tools/call",source="override",upstream="alpha"}'
         assert await gateway.counted(sample) == 6
 
 

@@ -29,7 +29,10 @@ async def test_an_expired_read_stands_in_for_those_who_could_have_had_it(scope):
         other = await gateway.ask("resources/read", READ, token=BOB)
         assert ("result" in other.message) is (scope == "public")
         assert (
-            await gateway.counted('cache_lookups_total{method="resources/read",reason="upstream-down"') >= 1
+            await gateway.counted(
+                'cache_lookups_total{mcp_method_name="resources/read",reason="upstream-down"'
+            )
+            >= 1
         )
         clock.advance(300)
         assert (await gateway.ask("resources/read", READ, token=ANN)).code == -32603

@@ -26,7 +26,7 @@ from gateway.protocol.call import Answer, Call, Emit, Notice, Principal, Sink
 from gateway.protocol.jsonrpc import Json
 from gateway.support.bus import LocalBus
 from gateway.support.mailbox import LocalMailbox
-from gateway.support.metrics import Metrics
+from gateway.support.metrics import REQUESTS, Metrics
 from gateway.support.notebook import LocalNotebook
 from gateway.support.rates import LocalRates
 from gateway.support.room import Room
@@ -260,6 +260,14 @@ class Serving:
         return [
             line.removeprefix("mcp_gateway_") for line in lines if line.startswith(f"mcp_gateway_{start}")
         ]
+
+    async def answered(self) -> dict[tuple[str, ...], int]:
+        """Return how many requests were answered, by endpoint, method and error type."""
+        return {
+            values: int(sum(numbers[:-1]))
+            for (name, values), numbers in self.metrics.snapshot().items()
+            if name == REQUESTS.name
+        }
 
 
 def settings(**members: Any) -> config.Config:

@@ -548,7 +548,7 @@ async def test_a_calls_result_is_kept_for_the_operators_time_and_never_stands_in
     with pytest.raises(UpstreamUnavailable):
         await f.get(call, upstream)
     text = (await asyncio.to_thread(f.metrics.render)).decode()
-    assert 'cache_hints_total{method="tools/call",source="override",upstream="gh"} 1.0' in text
+    assert 'cache_hints_total{mcp_method_name="tools/call",source="override",upstream="gh"} 1.0' in text
 
 
 async def test_a_failed_call_is_nobodys_but_its_callers() -> None:
@@ -870,7 +870,10 @@ async def test_every_answer_is_counted_once(f: Fixture) -> None:
     await f.get(ANN, upstream)
     await f.invalidate(Change(GH, "tools/list"))
     text = (await asyncio.to_thread(f.metrics.render)).decode()  # it reads /proc
-    count = 'mcp_gateway_cache_lookups_total{method="tools/list",reason="%s",result="%s",upstream="gh"} 1.0'
+    count = (
+        "mcp_gateway_cache_lookups_total"
+        '{mcp_method_name="tools/list",reason="%s",result="%s",upstream="gh"} 1.0'
+    )
     assert count % ("absent", "miss") in text
     assert 'result="hit",upstream="gh"} 1.0' in text
     assert "mcp_gateway_cache_entries 1.0" in text

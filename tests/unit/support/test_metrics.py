@@ -49,20 +49,22 @@ def test_a_listen_is_counted_in_and_out_by_what_ended_it(metrics: Metrics) -> No
 def test_an_exchange_is_counted_timed_and_no_longer_in_flight(metrics: Metrics) -> None:
     """One call leaves one count, one observation and no gauge behind."""
     metrics.exchange_started("/mcp")
-    assert lines(metrics, "mcp_gateway_exchanges_in_flight") == [
-        'mcp_gateway_exchanges_in_flight{endpoint="/mcp"} 1.0'
+    assert lines(metrics, "mcp_gateway_requests_in_flight") == [
+        'mcp_gateway_requests_in_flight{endpoint="/mcp"} 1.0'
     ]
     metrics.exchange("/mcp", "tools/list", "ok", 0.004)
-    assert lines(metrics, "mcp_gateway_exchanges_in_flight") == [
-        'mcp_gateway_exchanges_in_flight{endpoint="/mcp"} 0.0'
+    assert lines(metrics, "mcp_gateway_requests_in_flight") == [
+        'mcp_gateway_requests_in_flight{endpoint="/mcp"} 0.0'
     ]
-    assert lines(metrics, "mcp_gateway_exchanges_total") == [
-        'mcp_gateway_exchanges_total{endpoint="/mcp",method="tools/list",outcome="ok"} 1.0'
-    ]
-    assert lines(metrics, 'mcp_gateway_exchange_seconds_bucket{endpoint="/mcp",le="0.0025"') != []
-    assert lines(metrics, "mcp_gateway_exchange_seconds_count") == [
-        'mcp_gateway_exchange_seconds_count{endpoint="/mcp",method="tools/list"} 1.0'
-    ]
+    name, labels = "mcp_server_operation_duration_seconds", 'endpoint="/mcp",error_type=""'
+    counts = [line.rpartition(" ")[2] for line in lines(metrics, f"{name}_bucket")]
+    assert counts == ["0.0"] * 3 + ["1.0"] * 14
+    for le, count in (("0.0025", "0.0"), ("0.005", "1.0"), ("60.0", "1.0"), ("+Inf", "1.0")):
+        sample = f'{name}_bucket{{{labels},le="{le}",mcp_method_name="tools/list"}} {count}'
+        assert lines(metrics, sample) == [sample]
+    for part, count in (("count", "1.0"), ("sum", "0.004")):
+        sample = f'{name}_{part}{{{labels},mcp_method_name="tools/list"}} {count}'
+        assert lines(metrics, f"{name}_{part}") == [sample]
 
 
 def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
@@ -80,17 +82,19 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
         metrics.listen_ended("time", some_word(source))
-    assert repr(metrics).endswith(" metrics, 15 series>")
-    assert lines(metrics, "mcp_gateway_exchanges_total") == [
-        'mcp_gateway_exchanges_total{endpoint="/mcp",method="other",outcome="other"} 10000.0'
+    assert repr(metrics).endswith(" metrics, 14 series>")
+    assert lines(metrics, "mcp_server_operation_duration_seconds_count") == [
+        "mcp_server_operation_duration_seconds_count"
+        '{endpoint="/mcp",error_type="other",mcp_method_name="other"} 10000.0'
     ]
 
 
 def test_an_upstream_outcome_may_be_the_reason_itself(metrics: Metrics) -> None:
     """The label is the member's name in lower case."""
     metrics.upstream_call("time", "tools/call", Reason.TOO_LARGE, 0.1)
-    assert lines(metrics, "mcp_gateway_upstream_calls_total") == [
-        'mcp_gateway_upstream_calls_total{method="tools/call",outcome="too_large",upstream="time"} 1.0'
+    assert lines(metrics, "mcp_client_operation_duration_seconds_count") == [
+        "mcp_client_operation_duration_seconds_count"
+        '{error_type="too_large",mcp_method_name="tools/call",upstream="time"} 1.0'
     ]
 
 
