@@ -1,0 +1,51 @@
+"""Loads the configurations of the documentation, with variables, files and neighbours made up for them."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from gateway.config import Config, load
+from tests.docs.pages import Block
+
+_VARIABLE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_FOLDERS = re.compile(r"(?<![\w.])/(?:run/secrets|etc/mcp-gateway)/([\w./-]+)")
+_MADE_UP = "a-value-that-a-test-made-up-0123456789"
+
+
+def loaded(block: Block, folder: Path) -> Config:
+    """Return the configuration that a block comes to; raises ConfigError."""
+    text = _FOLDERS.sub(lambda found: str(folder / found[1]), block.text)
+    for name in _FOLDERS.findall(block.text):
+        _make(folder / name)
+    if names := block.marks.get("add"):
+        text = f"{text}\n{_upstreams(names)}"
+    suffix = "json" if block.language == "json" else "yaml"
+    return load(text, file=f"block.{suffix}", folder=folder, env=_environment(text))
+
+
+def _upstreams(names: str) -> str:
+    rows = "".join(f"  {name}: http://127.0.0.1:9001/{name}\n" for name in re.findall(r"[\w-]+", names))
+    return f"upstreams:\n{rows}"
+
+
+def _environment(text: str) -> Mapping[str, str]:
+    return dict.fromkeys(_VARIABLE.findall(text), _MADE_UP)
+
+
+def _make(file: Path) -> None:
+    """Write what a file of this name would hold."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        file.write_text(f"{_MADE_UP}\n")
+
+
+def is_configuration(block: Block) -> bool:
+    """Whether a block is one of ours: what is not has a mark."""
+    if {"as", "excerpt", "output", "elsewhere", "mistaken"} & block.marks.keys():
+        return False
+    if block.language != "json":
+        return block.language == "yaml"
+    document = YAML(typ="safe").load(block.text)
+    return isinstance(document, dict) and bool({"mcpServers", "servers", "mcp"} & document.keys())

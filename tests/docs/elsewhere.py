@@ -1,0 +1,22 @@
+"""What the documentation shows and no test can run as it stands, and what checks it instead."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Commands that need what a test does not have; each line of such a block begins with one of them."""
+
+    commands: tuple[str, ...]
+    why: str
+    instead: str
+    """The file of the repository that checks the same by other means."""
+
+
+ELSEWHERE = {
+    "acl": Elsewhere(
+        (), "a command of Redis, which a test gives to a real one", "tests/flows/test_redis_topologies.py"
+    ),
+    "make": Elsewhere(("make",), "it would run all tests inside of one", "tests/docs/test_blocks.py"),
+    "demo": Elsewhere(("make demo",), "a test of its own runs it, to its end", "tests/e2e/test_demo.py"),
+}
