@@ -1,6 +1,5 @@
 """Time zones, unit conversion and timers as an MCP server; its tool list changes while timers run."""
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 from deploy.demo.resource_hints import resource_hints
-from deploy.demo.serving import serve
+from deploy.demo.serving import serve_as_asked
 
 ZONES = sorted(available_timezones())
 READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
@@ -211,10 +210,7 @@ def build(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> MCPServer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=9102)
-    options = parser.parse_args()
-    serve(build(), options.port)
+    serve_as_asked(build(), __doc__, 9102)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 `summarise_notes` is slow: it reports progress, or goes on as a task. `delete_tagged` asks its user first.
 """
 
-import argparse
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -30,7 +29,7 @@ from mcp_types import (
 from pydantic import BaseModel, Field
 
 from deploy.demo.resource_hints import resource_hints
-from deploy.demo.serving import serve
+from deploy.demo.serving import serve_as_asked
 from deploy.demo.tasks import Tasks
 
 GUIDE = """\
@@ -252,10 +251,7 @@ def sample() -> Notebook:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=9101)
-    options = parser.parse_args()
-    serve(build(sample()), options.port)
+    serve_as_asked(build(sample()), __doc__, 9101)
 
 
 if __name__ == "__main__":

@@ -111,17 +111,17 @@ def wait_for(url: str, program: Program, status: int = 200, timeout: float = 15)
     _wait_until(lambda: status_of(url) == status, url, program, timeout)
 
 
-def wait_for_port(port: int, program: Program, timeout: float = 15) -> None:
+def wait_for_port(port: int, program: Program, timeout: float = 15, *, host: str = "127.0.0.1") -> None:
     """Return once somebody listens on a port; raises NotReady."""
 
     def listening() -> bool:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection((host, port), timeout=1).close()
         except OSError:
             return False
         return True
 
-    _wait_until(listening, f"port {port}", program, timeout)
+    _wait_until(listening, f"port {port} of {host}", program, timeout)
 
 
 @contextmanager
