@@ -119,6 +119,7 @@ def build(
     `pace` says how often an upstream that does not answer is tried.
     """
     metrics = Metrics(version=VERSION)
+    metrics.config_loaded(1, wall_clock())
     background = Background()
     stopping = asyncio.Event()
     seal = Seal([key.get_secret_value() for key in config.secrets.keys], now=wall_clock)

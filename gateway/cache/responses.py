@@ -139,8 +139,7 @@ class ResponseCache:
                 continue
             generation = self._generations.peek(lookup.upstream, entry.topics)
             if judge(entry, generation=generation, now=now) is Verdict.FRESH:
-                self._metrics.cache_lookup(lookup.upstream, lookup.method, "hit", "hit")
-                return Cached(entry, "hit", "hit")
+                return self._noted(lookup, Cached(entry, "hit", "hit"), now)
         return None
 
     async def get(self, lookup: Lookup, fill: Fill) -> Cached:
@@ -155,7 +154,7 @@ class ResponseCache:
                 cached = await self._miss(lookup, fill)
             except UpstreamUnavailable as error:
                 return await self.stand_in(lookup, error)
-            self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
+            self._noted(lookup, cached, self._clock())
         return cached
 
     async def stand_in(self, lookup: Lookup, error: UpstreamUnavailable) -> Cached:
@@ -174,7 +173,11 @@ class ResponseCache:
             if late is None:
                 raise error
             cached = Cached(late, "stale", "upstream-down")
-        self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason)
+        return self._noted(lookup, cached, self._clock())
+
+    def _noted(self, lookup: Lookup, cached: Cached, now: float) -> Cached:
+        age = now - cached.entry.received
+        self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason, age)
         return cached
 
     async def explain(self, lookup: Lookup, *, down: bool, outage: bool) -> Found:
@@ -298,7 +301,11 @@ class ResponseCache:
         except Interrupted:
             raise UpstreamUnavailable(lookup.upstream, Reason.STOPPING) from None
         # Not by whether he fetched: another's may have come before his own.
-        if shared(landed) or any(landed is one for one in mine):
+        if any(landed is one for one in mine):
+            return landed.cached
+        if shared(landed):
+            if landed.cached.source != "hit":  # which counts as what it is
+                self._metrics.cache_shared(lookup.upstream, lookup.method)
             return landed.cached
         return None
 

@@ -486,7 +486,7 @@ class Catalogue:
             log.warning("upstream %s: so it is with %d more of %s", name, untold, method)
         for _ in trimmed:
             self._metrics.dropped(name, "member")
-        self._metrics.catalogue(name, METHODS[method].items or "", len(listing.items))
+        self._metrics.catalogue(name, METHODS[method].items or "", len(listing.items), sum(map(len, bodies)))
         if method == "tools/list":
             self._metrics.excluded_tools(name, len(excluded))
         return listing

@@ -384,7 +384,9 @@ class Pipeline:
         dressed = self._joined(call.method, merged.members(SERVED_VERSIONS), failures)
         origins = (origin(cached.source, cached.reason) for cached in answers.values())
         whence = joined(origins, partial=bool(failures))
-        return self._whole(call.method, caller, Whole(dressed, received, expires, scope, epoch), whence)
+        return self._whole(
+            call.method, caller, Whole(dressed, received, expires, scope, epoch, len(answers)), whence
+        )
 
     def _said(self, name: UpstreamName, cached: Cached | None) -> Json | None:
         """Return what an upstream says it can do, its last known word when it is down (B48)."""
@@ -416,7 +418,7 @@ class Pipeline:
             snapshot = _Snapshot(view, received, failures)
             return self._page(call, row, snapshot, caller, offset, whence)
         dressed = self._joined(call.method, {row.items or "": view.body}, failures)
-        whole = Whole(dressed, received, view.expires, view.scope, epoch)
+        whole = Whole(dressed, received, view.expires, view.scope, epoch, len(parts))
         return self._whole(call.method, caller, whole, whence)
 
     async def _gather(
@@ -516,7 +518,8 @@ class Pipeline:
         whole = self._views.get(method, caller.profile.digest, owner, epoch, caller.sight)
         if whole is None:
             return None
-        self._metrics.cache_lookup(_MERGED, method, "hit", "fresh")
+        age = self._clock() - whole.received
+        self._metrics.cache_lookup(_MERGED, method, "hit", "fresh", age, calls=whole.parts)
         return self._served(whole, FRESH)
 
     def _whole(self, method: str, caller: Caller, whole: Whole, whence: Origin) -> Answer:

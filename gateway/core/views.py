@@ -35,6 +35,8 @@ class Whole:
     expires: float
     scope: Scope
     epoch: int
+    parts: int = 1
+    """Of how many upstreams' answers it was joined."""
 
 
 class Views:

@@ -353,6 +353,8 @@ class Sessions:
         """End a session, wherever something of it goes on; raises Unavailable where it may go on."""
         key = session.key.encode()
         await self._note_end(session.key)
+        if session.key in self._known:
+            self._time(session, self._now(), idle=False)
         self._forget(session.key)
         await self._bus.tell(_END, key)
         with suppress(Unavailable):
@@ -369,7 +371,12 @@ class Sessions:
                 self._known.move_to_end(key)
                 self._shares[session.whose].move_to_end(key)
             else:
+                self._time(session, session.seen, idle=True)
                 self._drop(session)
+
+    def _time(self, session: Session, ended: float, *, idle: bool) -> None:
+        took = ended - (session.until - self._limits.session_lifetime)
+        self._metrics.session_ended(session.endpoint, session.held.version, max(took, 0.0), idle=idle)
 
     def close(self) -> None:
         """End what goes on in any session here."""

@@ -5,7 +5,7 @@ endpoints and upstreams are names from the configuration (B52). Names and labels
 OpenTelemetry conventions for MCP where these have one, written as Prometheus writes them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -13,9 +13,9 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from gateway.protocol import methods
-from gateway.protocol.call import Reason
+from gateway.protocol.call import LEGACY_VERSIONS, MODERN_VERSION, Era, Reason
 from gateway.support import series
-from gateway.support.ledger import Cell, Ledger, Snapshot, Values
+from gateway.support.ledger import Cell, Key, Ledger, Snapshot, Values
 from gateway.support.series import OTHER, Label, Row, Series, observed
 
 __all__ = ["OTHER", "TABLE", "Metrics", "Side", "Turned", "merged"]
@@ -137,6 +137,10 @@ PARKED_ENDS = frozenset({"resumed", "expired", "given-up", "refused", "stopping"
 """How calls that wait for their user end: `refused` ones found no room, nobody answers `given-up` ones."""
 VERDICTS = frozenset({"ok", "refused", "unavailable"})
 """What became of a credential that was verified; nobody could tell of an `unavailable` one."""
+VERSIONS = frozenset({MODERN_VERSION, *LEGACY_VERSIONS})
+SESSION_ENDS = frozenset({"", "idle"})
+"""How sessions of clients end: by their own word, or without one."""
+WORKER_ENDS = frozenset({"crashed", "replaced", "stopping"})
 ISSUER_OUTCOMES = frozenset({"ok", "absent", "error", "timeout"})
 DROPS = frozenset({"notification", "request", "progress", "log", "member", "response"})
 
@@ -145,6 +149,8 @@ _Value = TypeVar("_Value")
 _REMEMBERED = 4096
 
 _OK = "ok"
+_AGES = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21_600.0, 86_400.0, 604_800.0)
+_LIVES = (1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28_800.0, 86_400.0, 604_800.0)
 _DURATIONS = (
     0.0005,
     0.001,
@@ -194,6 +200,7 @@ _UPSTREAM = Label("upstream", "the upstream's key in the configuration")
 _UPSTREAM_OR_ALL = Label("upstream", "the upstream's key in the configuration; `*` for a list joined of all")
 _ISSUER = Label("issuer", "the issuer's key in the configuration")
 _METHOD = Label("mcp_method_name", "the method of the request", frozenset(methods.METHODS))
+_VERSION = Label("mcp_protocol_version", "the revision of the protocol", VERSIONS)
 _SIDE = _words("side", "whose they are: clients', or upstreams'", "downstream", "upstream")
 
 
@@ -238,6 +245,18 @@ NOTICES = _counter(
     ),
 )
 SESSIONS = _gauge("sessions", "Sessions of clients of older protocols, as known here")
+SESSION_SECONDS = _seconds(
+    "mcp_server_session_duration",
+    "Lives of the sessions of clients of older protocols that ended here, or were not heard of any more",
+    _ENDPOINT,
+    _VERSION,
+    Label(
+        "error_type",
+        "`idle` where it was not heard of any more; empty where its client ended it",
+        SESSION_ENDS,
+    ),
+    bounds=_LIVES,
+)
 ASKED = _gauge("asked_calls", "Calls of clients of older protocols that wait for what their client was asked")
 PARKED = _gauge("parked_calls", "Calls that wait for a client's answers")
 PARKED_ENDED = _counter(
@@ -278,6 +297,15 @@ CALLS = _seconds(
     Label("error_type", "how it ended without a result; empty where it has one", UPSTREAM_FAILURES | {""}),
 )
 UP = _gauge("upstream_up", "Whether the upstream answers (1) or not (0)", _UPSTREAM, merge="min")
+UPSTREAM_INFO = _gauge(
+    "upstream_info",
+    "Always 1: what the upstream speaks, as far as it is known",
+    _UPSTREAM,
+    _words("era", "of which era its revision is", "modern", "legacy"),
+    _VERSION,
+    _words("network_transport", "`pipe` for a program, or `tcp`", "pipe", "tcp"),
+    merge="max",
+)
 BREAKER_OPEN = _gauge(
     "upstream_breaker_open",
     "Whether the upstream is left alone by its breaker (1)",
@@ -326,6 +354,18 @@ UPSTREAM_SESSIONS_WAITING = _gauge(
 UPSTREAM_SESSIONS_DISPLACED = _counter(
     "upstream_sessions_displaced", "Idle ones that were ended to make room for another", _UPSTREAM
 )
+UPSTREAM_SESSION_SECONDS = _seconds(
+    "mcp_client_session_duration",
+    "Lives of the sessions with servers of older protocols",
+    _UPSTREAM,
+    _VERSION,
+    Label(
+        "error_type", "why it ended if not by the gateway's own will", UPSTREAM_FAILURES | {"", "forgotten"}
+    ),
+    bounds=_LIVES,
+)
+PROCESSES = _gauge("upstream_processes", "Processes of an upstream that is a program", _UPSTREAM)
+PROCESSES_STARTED = _counter("upstream_processes_started", "Processes of it that were started", _UPSTREAM)
 UPSTREAM_TOKENS = _counter(
     "upstream_tokens",
     "Access tokens for an upstream that its authorization server was asked for",
@@ -335,6 +375,13 @@ UPSTREAM_TOKENS = _counter(
 CATALOGUE_ITEMS = _gauge(
     "catalogue_items",
     "Items that an upstream lists",
+    _UPSTREAM,
+    Label("kind", "the member of the result that holds them", KINDS),
+    merge="max",
+)
+CATALOGUE_BYTES = _gauge(
+    "catalogue_bytes",
+    "Bytes of these lists, as the upstream sends them",
     _UPSTREAM,
     Label("kind", "the member of the result that holds them", KINDS),
     merge="max",
@@ -364,6 +411,19 @@ CACHE_LOOKUPS = _counter(
     _METHOD,
     Label("result", "how it was answered", LOOKUPS),
     Label("reason", "why; docs/operating.md says what to do about each", LOOKUP_REASONS),
+)
+CACHE_HIT_AGE = _seconds(
+    "mcp_gateway_cache_hit_age",
+    "How old stored results were that answered; a joined list is as old as its oldest part",
+    _UPSTREAM_OR_ALL,
+    _METHOD,
+    bounds=_AGES,
+)
+CACHE_SAVED = _counter(
+    "cache_saved_calls",
+    "Calls to upstreams that were not made, for a stored result or for another caller's that was shared",
+    _UPSTREAM_OR_ALL,
+    _METHOD,
 )
 CACHE_HINTS = _counter(
     "cache_hints",
@@ -407,6 +467,11 @@ REDIS_QUESTIONS = _counter(
         REDIS_OUTCOMES,
     ),
 )
+REDIS_SECONDS = _seconds(
+    "mcp_gateway_redis_operation_duration",
+    "From a question to Redis to its answer, or until it was waited for no more",
+    Label("operation", "what was asked", REDIS_OPERATIONS),
+)
 REDIS_UNREADABLE = _counter(
     "redis_unreadable", "Messages on the replicas' channel that are none of theirs, and were ignored"
 )
@@ -417,6 +482,36 @@ REDIS_ANSWERS = _gauge(
 
 # The process
 
+CONFIG_GENERATION = _gauge(
+    "config_generation", "How many configurations were in use by now, this one included", merge="min"
+)
+CONFIG_GOOD = _gauge(
+    "config_last_reload_successful",
+    "Whether the last configuration read is in use (1) or not (0)",
+    merge="min",
+)
+CONFIG_LOADED = _gauge(
+    "config_last_reload_success_timestamp_seconds",
+    "Since when this configuration is in use, in seconds since 1970",
+    merge="min",
+)
+_WORKER = Label("worker", "the number of the worker process")
+WORKERS = _gauge("workers", "Worker processes that serve; only with --workers", merge="max")
+WORKERS_WANTED = _gauge(
+    "workers_wanted", "Worker processes that are to serve; only with --workers", merge="max"
+)
+WORKER_ENDS_COUNTED = _counter(
+    "worker_ends",
+    "Worker processes that ended",
+    Label("cause", "`replaced` by another, `stopping` with all, or `crashed`", WORKER_ENDS),
+)
+WORKER_CPU = _counter("worker_cpu_seconds", "CPU time of a worker process; only with --workers", _WORKER)
+WORKER_MEMORY = _gauge(
+    "worker_resident_memory_bytes", "Memory of a worker process; only with --workers", _WORKER, merge="max"
+)
+WORKER_FILES = _gauge(
+    "worker_open_fds", "Open files of a worker process; only with --workers", _WORKER, merge="max"
+)
 BUILD = _gauge("build_info", "The running gateway", Label("version", "the release's number"), merge="max")
 
 
@@ -427,14 +522,14 @@ class Metrics:
 
     def __init__(self, *, version: str | None = None, ledger: Ledger | None = None) -> None:
         self._of = {row: Series(row, ledger) for row in TABLE}
-        self._process = ProcessCollector(registry=CollectorRegistry())
+        self._process = _process()
         if version is not None:
             self._of[BUILD].set(version, to=1)
 
         # Where the words of frequent events lead, so that they need not be looked at again.
         self._exchange_cells: dict[Values, tuple[Cell, Cell]] = {}
         self._call_cells: dict[Values, Cell] = {}
-        self._lookup_cells: dict[Values, Cell] = {}
+        self._lookup_cells: dict[Values, tuple[Cell, Cell | None, Cell | None]] = {}
 
     def __repr__(self) -> str:
         cells = sum(len(one.cells) for one in self._of.values())
@@ -485,6 +580,10 @@ class Metrics:
     def sessions(self, count: int) -> None:
         """Say how many sessions of older clients are known."""
         self._of[SESSIONS].set(to=count)
+
+    def session_ended(self, endpoint: str, version: str, seconds: float, *, idle: bool) -> None:
+        """Count a session of an older client out, which its client ended or was not heard of in any more."""
+        self._of[SESSION_SECONDS].observe(endpoint, version, "idle" if idle else "", value=seconds)
 
     def asked(self, calls: int) -> None:
         """Say how many calls wait for what an older client was asked."""
@@ -538,6 +637,11 @@ class Metrics:
         """Say whether an upstream answers."""
         self._of[UP].set(upstream, to=1 if up else 0)
 
+    def upstream_speaks(self, upstream: str, era: Era, version: str, *, program: bool) -> None:
+        """Say what an upstream turned out to speak."""
+        self._of[UPSTREAM_INFO].drop(upstream=upstream)
+        self._of[UPSTREAM_INFO].set(upstream, era, version, "pipe" if program else "tcp", to=1)
+
     def upstream_refused(self, upstream: str, bound: str) -> None:
         """Count a request that a bound of the gateway's kept from an upstream."""
         self._of[REFUSED].add(upstream, bound)
@@ -570,6 +674,19 @@ class Metrics:
         """Count an idle session, or process, that ended to make room."""
         self._of[UPSTREAM_SESSIONS_DISPLACED].add(upstream)
 
+    def upstream_session_ended(self, upstream: str, version: str, failure: str, seconds: float) -> None:
+        """Time a session with a server of an older protocol; `failure` is empty where it was ended here."""
+        self._of[UPSTREAM_SESSION_SECONDS].observe(upstream, version, failure, value=seconds)
+
+    def process_started(self, upstream: str) -> None:
+        """Count a process of a program in; `process_ended` must follow."""
+        self._of[PROCESSES].add(upstream)
+        self._of[PROCESSES_STARTED].add(upstream)
+
+    def process_ended(self, upstream: str) -> None:
+        """Count a process of a program out."""
+        self._of[PROCESSES].add(upstream, by=-1)
+
     def upstream_token(self, upstream: str, outcome: Literal["obtained", "refused", "failed"]) -> None:
         """Count an access token that was asked for, and what came of it."""
         self._of[UPSTREAM_TOKENS].add(upstream, outcome)
@@ -585,9 +702,10 @@ class Metrics:
         self._of[LISTENS_ENDED].add(upstream, reason)
         self.stream_closed("upstream")
 
-    def catalogue(self, upstream: str, kind: str, count: int) -> None:
-        """Say how many items an upstream lists; `kind` is the result member, as in `resourceTemplates`."""
+    def catalogue(self, upstream: str, kind: str, count: int, size: int) -> None:
+        """Say how many items an upstream lists, in so many bytes; `kind` is the member that holds them."""
         self._of[CATALOGUE_ITEMS].set(upstream, kind, to=count)
+        self._of[CATALOGUE_BYTES].set(upstream, kind, to=size)
 
     def excluded_tools(self, upstream: str, count: int) -> None:
         """Say how many listed tools are left out as invalid (U-08)."""
@@ -606,13 +724,28 @@ class Metrics:
 
     # Cache
 
-    def cache_lookup(self, upstream: str, method: str, result: str, reason: str) -> None:
-        """Count how the cache answered, and why."""
-        cell = self._lookup_cells.get((upstream, method, result, reason))
-        if cell is None:
-            cell = self._of[CACHE_LOOKUPS].cell(upstream, method, result, reason)
-            _remember(self._lookup_cells, (upstream, method, result, reason), cell)
-        cell[0] += 1
+    def cache_lookup(
+        self, upstream: str, method: str, result: str, reason: str, age: float, *, calls: int = 1
+    ) -> None:
+        """Count how the cache answered and why, how old the answer is, and how many calls a hit spared."""
+        cells = self._lookup_cells.get((upstream, method, result, reason))
+        if cells is None:
+            cells = (
+                self._of[CACHE_LOOKUPS].cell(upstream, method, result, reason),
+                self._of[CACHE_HIT_AGE].cell(upstream, method) if result in ("hit", "stale") else None,
+                self._of[CACHE_SAVED].cell(upstream, method) if result == "hit" else None,
+            )
+            _remember(self._lookup_cells, (upstream, method, result, reason), cells)
+        count, ages, saved = cells
+        count[0] += 1
+        if ages is not None:
+            observed(ages, _AGES, age)
+        if saved is not None:
+            saved[0] += calls
+
+    def cache_shared(self, upstream: str, method: str) -> None:
+        """Count a caller in who was answered with what another caller had fetched meanwhile."""
+        self._of[CACHE_SAVED].add(upstream, method)
 
     def cache_hints(self, upstream: str, method: str, *, overridden: bool) -> None:
         """Count a fetched result, and whether a setting changed what its upstream said of its reuse."""
@@ -643,6 +776,10 @@ class Metrics:
         """Count a question to Redis; `paused` ones were not asked, for one before had failed."""
         self._of[REDIS_QUESTIONS].add(operation, outcome)
 
+    def redis_took(self, operation: str, seconds: float) -> None:
+        """Time a question to Redis that was asked, answered or not."""
+        self._of[REDIS_SECONDS].observe(operation, value=seconds)
+
     def redis_unreadable(self) -> None:
         """Count a message of somebody who does not belong on the channel."""
         self._of[REDIS_UNREADABLE].add()
@@ -654,6 +791,27 @@ class Metrics:
     def redis_answers(self, answers: bool) -> None:
         """Say whether Redis answers in time; while it does not, most questions are not even asked."""
         self._of[REDIS_ANSWERS].set(to=1 if answers else 0)
+
+    # The process
+
+    def config_loaded(self, generation: int, moment: float) -> None:
+        """Say since when a configuration is in use, and how many were by now, this one included."""
+        self._of[CONFIG_GENERATION].set(to=generation)
+        self._of[CONFIG_GOOD].set(to=1)
+        self._of[CONFIG_LOADED].set(to=moment)
+
+    def config_refused(self) -> None:
+        """Say that the one before is still in use, since the new one will not do."""
+        self._of[CONFIG_GOOD].set(to=0)
+
+    def workers(self, serving: int, wanted: int) -> None:
+        """Say how many worker processes serve, and how many are to."""
+        self._of[WORKERS].set(to=serving)
+        self._of[WORKERS_WANTED].set(to=wanted)
+
+    def worker_ended(self, cause: Literal["crashed", "replaced", "stopping"]) -> None:
+        """Count a worker process out."""
+        self._of[WORKER_ENDS_COUNTED].add(cause)
 
     # Reading
 
@@ -676,8 +834,29 @@ def merged(live: Iterable[Snapshot], ended: Iterable[Snapshot] = ()) -> bytes:
     Of those that ended, counters and histograms go on; that of the process which asks is its own.
     It reads /proc, so call it in a thread.
     """
-    process = ProcessCollector(registry=CollectorRegistry())
-    return series.text(TABLE, series.merged(TABLE, live, ended), process)
+    return series.text(TABLE, series.merged(TABLE, live, ended), _process())
+
+
+def processes(pids: Mapping[str, int]) -> Snapshot:
+    """Return what worker processes take of the machine, by their numbers; it reads /proc."""
+    snapshot: dict[Key, list[float]] = {}
+    for worker, pid in pids.items():
+        for family in _process(pid).collect():
+            row = _OF_PROCESSES.get(family.name)
+            if row is not None:
+                snapshot[row.name, (worker,)] = [family.samples[0].value]
+    return snapshot
+
+
+_OF_PROCESSES = {
+    "process_cpu_seconds": WORKER_CPU,
+    "process_resident_memory_bytes": WORKER_MEMORY,
+    "process_open_fds": WORKER_FILES,
+}
+
+
+def _process(pid: int | str = "self") -> ProcessCollector:
+    return ProcessCollector(pid=lambda: pid, registry=CollectorRegistry())
 
 
 def folded(snapshots: Iterable[Snapshot]) -> Snapshot:

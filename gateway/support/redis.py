@@ -244,8 +244,13 @@ class SharedRedis:
         if not self._breaker.admit() and not urgent:
             self._metrics.redis_operation(script.name, "paused")
             return None
-        with nullcontext() if budget is None else budget.spent():
-            answer = await self._answer(_Question(script, keys, args), patience)
+        now = asyncio.get_running_loop().time
+        begun = now()
+        try:
+            with nullcontext() if budget is None else budget.spent():
+                answer = await self._answer(_Question(script, keys, args), patience)
+        finally:
+            self._metrics.redis_took(script.name, now() - begun)
         if isinstance(answer, TimeoutError) and patience < self.timeout:
             self._metrics.redis_operation(script.name, "spent")
             return None

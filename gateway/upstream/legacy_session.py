@@ -53,7 +53,7 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.legacy_client import amount
 from gateway.protocol.legacy_server import NOTHING, Greeting, Question
 from gateway.protocol.methods import METHODS
-from gateway.support.metrics import Metrics
+from gateway.support.metrics import OTHER, Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.company import UNNAMED, Company
 from gateway.upstream.exchange import Exchange
@@ -157,6 +157,7 @@ class LegacySession:
         self.wire = wire
         self.capabilities = capabilities if parked is not None else NOTHING
         self.greeting: Greeting | None = None
+        self._opened = 0.0
         self._client_info = client_info
         self._background = background
         self._metrics = metrics
@@ -211,6 +212,7 @@ class LegacySession:
             self.greeting = legacy_server.read_greeting(result)
         except Malformed as error:
             raise Failed(self.name, Reason.ERA, f"{error}") from None
+        self._opened = asyncio.get_running_loop().time()
         self.wire.greeted(self.greeting)
         await self.wire.send(notification_message(legacy_server.INITIALIZED, {}))
         return self.greeting
@@ -313,8 +315,7 @@ class LegacySession:
 
     def fail(self, failure: BaseException) -> None:
         """Have all that is under way, and all that comes later, fail."""
-        if self._failure is None:
-            self._failure = failure
+        self.retire(failure)
         for exchange in list(self._exchanges.values()):
             exchange.end(failure)
 
@@ -322,6 +323,9 @@ class LegacySession:
         """Have all that comes later fail; what is under way may still be answered."""
         if self._failure is None:
             self._failure = failure
+            if self.greeting is not None:
+                took = asyncio.get_running_loop().time() - self._opened
+                self._metrics.upstream_session_ended(self.name, self.version, _why(failure), took)
 
     def lose(self, gone: SessionGone, failure: Failed) -> None:
         """Have what the server has taken fail; what is on its way to it is told by its own refusal."""
@@ -691,6 +695,17 @@ class _Waiting:
 
     async def drop(self) -> None:
         self._session.drop(self._exchange)
+
+
+def _why(failure: BaseException) -> str:
+    """Return what ended a session, as metrics count it; it is empty where the gateway did."""
+    match failure:
+        case SessionGone():
+            return "forgotten"
+        case UpstreamUnavailable():
+            return "" if failure.reason is Reason.STOPPING else failure.reason.name.lower()
+        case _:
+            return OTHER
 
 
 def members_of(raw: Json | None) -> dict[str, Json]:

@@ -480,6 +480,9 @@ class Member:
             self._metrics.upstream_breaker(self.name, False)
         self._missed = self._missed or verdict.reason is not None
         self._metrics.upstream_up(self.name, verdict.reason is None)
+        if self._status.era is not None and self._status.version is not None:
+            program = self._settings.command is not None
+            self._metrics.upstream_speaks(self.name, self._status.era, self._status.version, program=program)
         self._say(before, verdict)
 
     def _say(self, before: UpstreamStatus, verdict: Verdict) -> None:

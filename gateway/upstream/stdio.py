@@ -330,6 +330,7 @@ class StdioUpstream:
         process = Process(self, program, channel, key)
         self._left.add(process)
         self._metrics.upstream_sessions(self._name, by=1)
+        self._metrics.process_started(self._name)
         self._count()
         return process
 
@@ -442,6 +443,7 @@ class StdioUpstream:
         if process in self._left:  # it may be closed more than once
             self._left.remove(process)
             self._metrics.upstream_sessions(self._name, by=-1)
+            self._metrics.process_ended(self._name)
             self._count()
 
 

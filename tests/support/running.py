@@ -316,10 +316,17 @@ class Running(Reachable):
             await asyncio.sleep(0.002)
 
     async def counted(self, sample: str) -> float:
-        """Return the value of the metric line that begins so, 0 when there is none."""
-        text = (await asyncio.to_thread(self.runtime.metrics.render)).decode()
-        found = [line for line in text.splitlines() if line.startswith(f"mcp_gateway_{sample}")]
+        """Return the sum of the gateway's own metric lines that begin so, 0 when there is none."""
+        return await self.raw(f"mcp_gateway_{sample}")
+
+    async def raw(self, sample: str) -> float:
+        """Return the same of any metric by its whole name."""
+        found = [line for line in (await self.text()).splitlines() if line.startswith(sample)]
         return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    async def text(self) -> str:
+        """Return all metrics as they are scraped."""
+        return (await asyncio.to_thread(self.runtime.metrics.render)).decode()
 
     async def subscribed(self, count: int) -> None:
         """Wait until just so many listens of clients are open."""

@@ -75,14 +75,14 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.exchange("/mcp", some_word(source), some_word(source), 0.001)
         metrics.rejected("other", some_word(source))
         metrics.upstream_call("time", some_word(source), some_word(source), 0.001)
-        metrics.cache_lookup("time", some_word(source), some_word(source), some_word(source))
+        metrics.cache_lookup("time", some_word(source), some_word(source), some_word(source), 1.0)
         metrics.invalidated("time", some_word(source))
-        metrics.catalogue("time", some_word(source), 1)
+        metrics.catalogue("time", some_word(source), 1, 2)
         metrics.dropped("time", some_word(source))
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
         metrics.listen_ended("time", some_word(source))
-    assert repr(metrics).endswith(" metrics, 14 series>")
+    assert repr(metrics).endswith(" metrics, 15 series>")
     assert lines(metrics, "mcp_server_operation_duration_seconds_count") == [
         "mcp_server_operation_duration_seconds_count"
         '{endpoint="/mcp",error_type="other",mcp_method_name="other"} 10000.0'
@@ -104,7 +104,7 @@ def test_a_removed_upstream_leaves_no_series(metrics: Metrics) -> None:
         metrics.upstream_up(name, True)
         metrics.upstream_connections(name, 3)
         metrics.upstream_call(name, "tools/call", "ok", 0.1)
-        metrics.cache_lookup(name, "tools/list", "hit", "fresh")
+        metrics.cache_lookup(name, "tools/list", "hit", "fresh", 1.0)
         metrics.excluded_tools(name, 1)
     metrics.forget("time")
     text = metrics.render().decode()

@@ -26,7 +26,7 @@ def worker(up: bool, calls: int, streams: int) -> Metrics:
     metrics = Metrics(version="1.2.3")
     metrics.upstream_up("alpha", up)
     metrics.upstream_breaker("alpha", not up)
-    metrics.catalogue("alpha", "tools", 3)
+    metrics.catalogue("alpha", "tools", 3, 90)
     for _ in range(calls):
         metrics.upstream_call("alpha", "tools/call", "ok", 0.2)
         metrics.rejected("/mcp", "rate")
