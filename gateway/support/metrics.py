@@ -170,12 +170,16 @@ _DURATIONS = (
     60.0,
 )
 
-TABLE: Final[list[Row]] = []
-"""Every metric, in the order in which they are shown."""
+SECTIONS: Final[dict[str, list[Row]]] = {}
+"""Every metric, by what it is about."""
+
+
+def _section(about: str) -> None:
+    SECTIONS[about] = []
 
 
 def _row(row: Row) -> Row:
-    TABLE.append(row)
+    list(SECTIONS.values())[-1].append(row)
     return row
 
 
@@ -204,7 +208,7 @@ _VERSION = Label("mcp_protocol_version", "the revision of the protocol", VERSION
 _SIDE = _words("side", "whose they are: clients', or upstreams'", "downstream", "upstream")
 
 
-# Clients
+_section("Clients")
 
 REQUESTS = _seconds(
     "mcp_server_operation_duration",
@@ -265,7 +269,7 @@ PARKED_ENDED = _counter(
     Label("outcome", "how that ended; `refused` ones found no room", PARKED_ENDS),
 )
 
-# Who comes in
+_section("Who comes in")
 
 VERIFIED = _counter(
     "verified",
@@ -287,7 +291,7 @@ ISSUER_SECONDS = _seconds(
     Label("what", "what was asked for: metadata, keys or introspection"),
 )
 
-# Upstreams
+_section("Upstreams")
 
 CALLS = _seconds(
     "mcp_client_operation_duration",
@@ -402,7 +406,7 @@ DROPPED = _counter(
     Label("what", "what it was", DROPS),
 )
 
-# Cache
+_section("Cache")
 
 CACHE_LOOKUPS = _counter(
     "cache_lookups",
@@ -455,7 +459,7 @@ CACHE_INVALIDATIONS = _counter(
     Label("cause", "how the gateway came to know", CHANGE_CAUSES),
 )
 
-# Redis
+_section("Redis")
 
 REDIS_QUESTIONS = _counter(
     "redis_operations",
@@ -480,7 +484,7 @@ REDIS_ANSWERS = _gauge(
     "redis_answers", "Whether the last question to Redis was answered in time (1) or not (0)", merge="min"
 )
 
-# The process
+_section("The process")
 
 CONFIG_GENERATION = _gauge(
     "config_generation", "How many configurations were in use by now, this one included", merge="min"
@@ -513,6 +517,9 @@ WORKER_FILES = _gauge(
     "worker_open_fds", "Open files of a worker process; only with --workers", _WORKER, merge="max"
 )
 BUILD = _gauge("build_info", "The running gateway", Label("version", "the release's number"), merge="max")
+
+
+TABLE: Final = [row for rows in SECTIONS.values() for row in rows]
 
 
 class Metrics:
