@@ -8,6 +8,7 @@ times instead of once by each. The first answer that is everybody's ends the wai
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
@@ -78,7 +79,8 @@ class SingleFlight:
         flight: _Flight[T] = self._join(key)
         # A future of one's own instead of asyncio.shield, which from Python 3.13 on reports a failure of the
         # shared work once for every caller who left before it.
-        seat: _Seat[T] = _Seat(asyncio.get_running_loop().create_future(), work, terms or Terms())
+        future = asyncio.get_running_loop().create_future()
+        seat: _Seat[T] = _Seat(future, work, terms or Terms(), copy_context())
         flight.join(seat)
         try:
             return await seat.future
@@ -104,6 +106,8 @@ class _Seat(Generic[T]):
     future: asyncio.Future[T]
     work: Callable[[], Awaitable[T]]
     terms: Terms[T]
+    context: Context
+    """In which his own work is done, whoever's timer lets it begin."""
     leads: bool = False
     looked: bool = False
 
@@ -178,7 +182,7 @@ class _Flight(Generic[T]):
 
     def _depart(self, seat: _Seat[T]) -> None:
         seat.leads = seat.looked = True
-        task = self.background.start(self._fly(seat), name="fetch for the cache")
+        task = self.background.start(self._fly(seat), name="fetch for the cache", context=seat.context)
         self.legs[seat] = task
         # Work that is cancelled before its first step never gets to its own `finally`.
         task.add_done_callback(lambda _: self._interrupt(seat))

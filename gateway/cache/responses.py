@@ -36,6 +36,7 @@ from gateway.cache.policy import (
 from gateway.cache.stores import Generations, Store
 from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, McpError
+from gateway.support import exchange
 from gateway.support.metrics import Metrics, Turned
 
 Fill: TypeAlias = Callable[[], Awaitable[Reply]]
@@ -178,6 +179,8 @@ class ResponseCache:
     def _noted(self, lookup: Lookup, cached: Cached, now: float) -> Cached:
         age = now - cached.entry.received
         self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason, age)
+        reason = "fresh" if cached.reason == "hit" else cached.reason  # as clients are told
+        exchange.looked_up(lookup.upstream, lookup.method, cached.source, reason, age)
         return cached
 
     async def explain(self, lookup: Lookup, *, down: bool, outage: bool) -> Found:

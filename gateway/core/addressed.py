@@ -68,6 +68,7 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.methods import Method
 from gateway.protocol.modern import check_param_headers
 from gateway.protocol.trace import upward
+from gateway.support import exchange
 from gateway.support.metrics import Metrics
 from gateway.upstream.pool import StaleSchema, UpstreamPool
 
@@ -120,6 +121,7 @@ class Courier:
         self._directory.check_offered(call.method, row, caller)
         list_method = _LISTED_BY[call.method]
         target = await self._directory.find(list_method, name, caller)
+        exchange.named(name)
         _check_headers(call, target)
         try:
             return await self._called(turn, caller, emit, target)
@@ -267,6 +269,7 @@ class Courier:
         self._directory.check_offered(call.method, row, caller)
         if kind == "ref/prompt":
             target = await self._directory.find("prompts/list", wanted, caller)
+            exchange.named(wanted)
             owner = target.upstream, target.original
         else:
             found = await self._directory.template_owner(wanted, caller)

@@ -31,6 +31,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import METHOD_NOT_FOUND, McpError
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
+from gateway.support import exchange
 from gateway.support.logs import redact
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background, happens
@@ -330,6 +331,7 @@ class Follower:
     # The stream
 
     async def _follow(self) -> None:
+        exchange.detach()
         await self._pool.tried(self.at.upstream, _A_DAY)
         self._found_out()
         while self.wanted:

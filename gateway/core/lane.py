@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gateway.protocol.call import Change
+from gateway.support import exchange
 from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Lane:
             self._task = self._background.start(self._work(), name=f"changes of {change.upstream}")
 
     async def _work(self) -> None:
+        exchange.detach()
         try:
             while self._pending or self._not_before:
                 self._stir.clear()

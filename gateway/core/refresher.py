@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from gateway.core.audience import Followed
 from gateway.protocol.call import UpstreamName
+from gateway.support import exchange
 from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Refresher:
             self._urgent[name].set()
 
     async def _work(self, name: UpstreamName) -> None:
+        exchange.detach()
         pause, urgent = self._pause, self._urgent[name]
         try:
             while self._due[name]:

@@ -30,7 +30,8 @@ _ALLOWED_HEADERS = (
     "last-event-id",
 )
 _EXPOSED_HEADERS = (
-    "WWW-Authenticate, Retry-After, Age, Mcp-Gateway-Cache, Mcp-Session-Id, Mcp-Protocol-Version"
+    "WWW-Authenticate, Retry-After, Age, Mcp-Gateway-Cache, Mcp-Session-Id, Mcp-Protocol-Version, "
+    "X-Request-Id"
 )
 _PREFLIGHT_SECONDS = 7200  # the longest that Chromium keeps one
 _REMEMBERED = 256

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage
 from msgspec.structs import replace
-from multidict import MultiMapping
+from multidict import MultiMapping, istr
 
 from gateway import config
 from gateway.front import challenges, mirror
@@ -41,7 +41,9 @@ from gateway.protocol.call import (
 from gateway.protocol.envelope import read_id
 from gateway.protocol.jsonrpc import INVALID_REQUEST, Json, Malformed, McpError, split
 from gateway.protocol.modern import PostedNotification, Rejection
-from gateway.support import logs
+from gateway.support import access, logs
+from gateway.support import exchange as exchanges
+from gateway.support.exchange import Exchange
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -58,6 +60,10 @@ _PEEKED = 65_536
 _TICKS = 4  # looks at every open request per shortest deadline
 _LOOKS_AT_ONCE = 200  # open requests; then others have their turn, for thousands may be due a comment
 _LONGEST_TICK = 0.5  # a client that left is seen within a second (S-21)
+
+_REQUEST_ID = istr("X-Request-Id")
+_VERBS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "PUT", "PATCH"})
+"""What the access line calls by its name where it is no message."""
 
 _AFTER_ALL = ("challenge", "forbidden")
 """How requests end that became calls and are refused all the same."""
@@ -450,31 +456,37 @@ class HttpFront:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         entry = self._admission.arrive()
-        responder = Responder(request, self._metrics, asyncio.current_task(self._loop), entry)
+        exchange = exchanges.begin("http", request.headers.get(_REQUEST_ID))
+        named = f"X-Request-Id: {exchange.id}\r\n".encode()
+        responder = Responder(request, self._metrics, asyncio.current_task(self._loop), entry, named)
         self._open.add(responder)
         server, connection = self._server, request.protocol
         assert server is not None  # whose request it is
         server.request_begun(connection)
         try:
-            came = await self._came(request, responder)
+            came = await self._came(request, responder, exchange)
+            exchange.outcome, exchange.status = came.word, came.status
             if came.status in _TURNED_AWAY and log.isEnabledFor(logging.DEBUG):
                 peer = self._current().gate.peer(request.headers, request.remote)
                 log.debug("Turned away %s: %d, %s", peer, came.status, came.word)
             responder.closing |= self.draining
             return await responder.finish(came)
         except ClientGone:
+            exchange.outcome = "gone"
             return CLOSES
         finally:
             responder.release()
+            exchange.sent = responder.written
+            access.tell(exchange)
             self._open.discard(responder)
             server.request_ended(connection)
             if not self._open:
                 self._nothing_open.set()
 
-    async def _came(self, request: web.BaseRequest, responder: Responder) -> Outcome:
+    async def _came(self, request: web.BaseRequest, responder: Responder, exchange: Exchange) -> Outcome:
         """Return what the request comes to; only a client that left has no answer (S-21)."""
         try:
-            return await self._serve(request, responder)
+            return await self._serve(request, responder, exchange)
         except asyncio.CancelledError:
             if not responder.stopped:
                 raise
@@ -484,9 +496,12 @@ class HttpFront:
         except Exception as error:
             return outcome(error, id=responder.id)
 
-    async def _serve(self, request: web.BaseRequest, responder: Responder) -> Outcome:
+    async def _serve(self, request: web.BaseRequest, responder: Responder, exchange: Exchange) -> Outcome:
         site = self._current()
         endpoint = site.endpoint(request)
+        exchange.endpoint = endpoint or ""
+        if request.method != "POST":
+            exchange.method = request.method if request.method in _VERBS else OTHER
         if endpoint is None and (document := site.document(request)) is not None:
             return self._refused(None, document)
         head = modern.read_head(request.raw_headers)
@@ -498,6 +513,7 @@ class HttpFront:
         checked = await self._let_in(site, request, responder, endpoint, head, welcome)
         if isinstance(checked, Outcome):
             return self._refused(endpoint, checked)
+        exchange.caller = checked.who or ""
         if isinstance(connection := request.protocol, ClientConnection):
             connection.let_in(proven=":" in checked.id)
         barred = responder.entry.enter(site.limits, checked.who)
@@ -507,6 +523,7 @@ class HttpFront:
             responder.closing |= not request.content.is_eof()
             return self._refused(endpoint, too_much(barred))
         if request.method != "POST":
+            exchange.era = "legacy"
             return self._refused(
                 endpoint, await self._in_session(site, endpoint, request, head, checked, responder)
             )
@@ -514,7 +531,8 @@ class HttpFront:
         if isinstance(body, Outcome):
             responder.closing = True
             return self._refused(endpoint, body)
-        if modern.era_of(head, body) == "legacy":
+        exchange.era = modern.era_of(head, body)
+        if exchange.era == "legacy":
             came = await site.legacy.post(endpoint, head, body, checked, responder)
             return came if came.word in _AFTER_ALL else self._refused(endpoint, came)
         accepted = modern.accept_body(
@@ -526,11 +544,12 @@ class HttpFront:
         )
         match accepted:
             case Call():
-                return await self._call(site, endpoint, accepted, checked, responder)
+                return await self._call(site, endpoint, accepted, checked, responder, exchange)
             case PostedNotification():
                 log.debug("Dropped a posted notification")  # none is defined from client to server (S-20)
                 return outcome(accepted)
             case Rejection():
+                exchange.method = _method_of(head)
                 return self._refused(endpoint, outcome(accepted))
 
     async def _in_session(
@@ -629,33 +648,45 @@ class HttpFront:
         return _check_sizes(site, request, responder) or caller
 
     async def _call(
-        self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
+        self,
+        site: _Site,
+        endpoint: str,
+        call: Call,
+        principal: Principal,
+        responder: Responder,
+        exchange: Exchange,
     ) -> Outcome:
         responder.begin(call.id)
+        exchange.method = methods.shown(call.method)
         self._metrics.exchange_started(endpoint)
         started = time.monotonic()
         word = "cancelled"
         try:
-            came = await self._answer(site, endpoint, call, principal, responder)
+            came = await self._answer(site, endpoint, call, principal, responder, exchange)
             word = came.word
             return came
         except asyncio.CancelledError:
             word = "stopping" if responder.stopped else "cancelled"
             raise
         finally:
-            seconds = time.monotonic() - started
-            self._metrics.exchange(endpoint, call.method, word, seconds)
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("%s %s: %s in %.1f ms", endpoint, methods.label(call.method), word, seconds * 1000)
+            self._metrics.exchange(endpoint, call.method, word, time.monotonic() - started)
 
     async def _answer(
-        self, site: _Site, endpoint: str, call: Call, principal: Principal, responder: Responder
+        self,
+        site: _Site,
+        endpoint: str,
+        call: Call,
+        principal: Principal,
+        responder: Responder,
+        exchange: Exchange,
     ) -> Outcome:
         pipeline = site.state.pipelines[endpoint]
         try:
             if call.method == LISTEN:
+                exchange.listens = True
                 return await self._listen(site, endpoint, call, principal, responder)
             answer = await pipeline.handle(call, principal, responder.emit)
+            exchange.reuse = answer.reuse
             return outcome(answer, id=call.id, mirrored=site.mirrored)
         except ClientGone:
             raise
@@ -676,6 +707,12 @@ class HttpFront:
             refused = self._refused(endpoint, too_much(barred, call.id))
             return replace(refused, word="error")  # of the call it is by now
         return replace(outcome(await pipeline.listen(call, principal, responder), id=call.id), streamed=True)
+
+
+def _method_of(head: modern.Head) -> str:
+    """Return the method that a message's header names, as it is told of one that did not become a call."""
+    stated = head.lines.get("method", ())
+    return methods.shown(stated[0]) if len(stated) == 1 else ""
 
 
 def _other_verb(site: _Site, request: web.BaseRequest) -> Outcome:

@@ -19,6 +19,7 @@ from gateway.protocol import jsonrpc, legacy_client, methods, modern
 from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Forbidden, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
+from gateway.support import exchange
 from gateway.support.metrics import Metrics
 from gateway.support.notebook import Unavailable
 from gateway.support.tasks import Background
@@ -122,6 +123,7 @@ class LegacyFront:
         if barred is not None:
             return too_much(barred)
         responder.begin(None)
+        exchange.lasts()
         stream = self._talks[endpoint].stream(visit, responder)
         try:
             if await self._sessions.take_stream(visit.session, stream):
@@ -194,6 +196,7 @@ class LegacyFront:
 
     async def _taken(self, endpoint: str, visit: Visit, message: Noted | Answered) -> None:
         """Take in what needs no answer."""
+        exchange.called_for("notification" if isinstance(message, Noted) else "answer")
         talk = self._talks[endpoint]
         if isinstance(message, Noted):
             await talk.note(visit, message)
@@ -220,6 +223,7 @@ class LegacyFront:
                 barred = await self._barred(endpoint, responder, more)
             if barred is not None:
                 return too_much(barred)
+        exchange.called_for("batch")
         refusals = [_unreadable(one).body for one in messages if isinstance(one, Unreadable)]
         for one in messages:  # what was asked before comes before anything new
             if isinstance(one, Answered):
@@ -301,16 +305,13 @@ class _Counted:
 
     def __enter__(self) -> "_Counted":
         self._metrics.exchange_started(self._endpoint)
+        exchange.called_for(methods.shown(self._method))
         self._started = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         word = "stopping" if self._responder.stopped else self.word
-        seconds = time.monotonic() - self._started
-        self._metrics.exchange(self._endpoint, self._method, word, seconds)
-        if log.isEnabledFor(logging.DEBUG):
-            name = methods.label(self._method)
-            log.debug("%s %s: %s in %.1f ms", self._endpoint, name, word, seconds * 1000)
+        self._metrics.exchange(self._endpoint, self._method, word, time.monotonic() - self._started)
 
 
 def _unreadable(message: Unreadable) -> Outcome:

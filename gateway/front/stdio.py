@@ -23,13 +23,16 @@ from gateway.front.outcomes import Stopping, outcome
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import META_VERSION, Call, Notice, Principal
+from gateway.protocol.call import META_VERSION, Call, Era, Notice, Principal
 from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.protocol.lines import LineCutter, TooLong
 from gateway.protocol.modern import Head, PostedNotification, Rejection
 from gateway.protocol.sse import in_one_line
+from gateway.support import access
+from gateway.support import exchange as exchanges
+from gateway.support.exchange import Exchange
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 
@@ -254,13 +257,16 @@ class StdioFront:
     async def _initialize(self, asked: Asked) -> None:
         """Begin the session, in the place of one that there may be."""
         self._metrics.exchange_started(self._endpoint)
-        started = time.monotonic()
-        told, token = await self._talk.initialize(asked, self._principal)
-        if token is not None:
-            self._forget_session()
-            self._visit = await self._sessions.find(token, self._endpoint, self._principal)
-        self._tell(told, asked)
-        self._metrics.exchange(self._endpoint, asked.method, told.word, time.monotonic() - started)
+        exchange = self._exchange("legacy", asked.method)
+        try:
+            told, token = await self._talk.initialize(asked, self._principal)
+            if token is not None:
+                self._forget_session()
+                self._visit = await self._sessions.find(token, self._endpoint, self._principal)
+            exchange.sent = self._tell(told, asked)
+            exchange.outcome = told.word
+        finally:
+            self._ended(exchange, asked.method)
 
     def _forget_session(self) -> None:
         if self._stream is not None:
@@ -293,22 +299,23 @@ class StdioFront:
     async def _told(self, visit: Visit, asked: Asked) -> Told | None:
         """Return the answer, None where the client wants none any more."""
         self._metrics.exchange_started(self._endpoint)
-        started = time.monotonic()
-        word = "cancelled"
+        exchange = self._exchange("legacy", asked.method)
         try:
             told = await self._talk.ask(visit, asked, _LegacyOutlet(self._outlet))
-            word = told.word
+            exchange.outcome = told.word
+            exchange.sent = sum(map(len, self._pieces(told, asked)))
             return told
         except asyncio.CancelledError:
             if not self._stopped:
                 raise
-            word = "stopping"
-            return Told(outcome(Stopping(), id=asked.id).body, word)
+            exchange.outcome = "stopping"
+            return Told(outcome(Stopping(), id=asked.id).body, exchange.outcome)
         finally:
-            self._metrics.exchange(self._endpoint, asked.method, word, time.monotonic() - started)
+            self._ended(exchange, asked.method)
 
-    def _tell(self, told: Told, asked: Asked) -> None:
-        self._say(*self._pieces(told, asked))
+    def _tell(self, told: Told, asked: Asked) -> int:
+        """Write an answer; return its size."""
+        return self._say(*self._pieces(told, asked))
 
     def _pieces(self, told: Told, asked: Asked) -> tuple[Json, ...]:
         if told.refusal is not None:
@@ -351,14 +358,13 @@ class StdioFront:
     async def _serve(self, call: Call) -> None:
         reply = _Reply(self._outlet)
         self._metrics.exchange_started(self._endpoint)
-        started = time.monotonic()
-        word = "cancelled"
+        exchange = self._exchange("modern", call.method)
         try:
-            came = await self._came(call, reply)
-            word = came.word
+            came = await self._came(call, reply, exchange)
+            exchange.outcome = came.word
             reply.done = True
-            self._say(*came.body)
-            if call.method == LISTEN and word == "ok":
+            exchange.sent = self._say(*came.body)
+            if call.method == LISTEN and came.word == "ok":
                 # Two pages of the specification want two ends; the official client takes this one alone, or
                 # before the result, for a loss (A-01).
                 self._say(jsonrpc.notification_message(CANCELLED, {"requestId": call.id}))
@@ -367,16 +373,31 @@ class StdioFront:
             pass
         finally:
             reply.done = True
-            self._metrics.exchange(self._endpoint, call.method, word, time.monotonic() - started)
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("%s %s: %s", self._endpoint, methods.label(call.method), word)
+            self._ended(exchange, call.method)
 
-    async def _came(self, call: Call, reply: "_Reply") -> Outcome:
+    def _exchange(self, era: Era, method: str) -> Exchange:
+        """Return a new exchange, which this task works on from here on."""
+        exchange = exchanges.begin("stdio")
+        exchange.endpoint = self._endpoint
+        exchange.era = era
+        exchange.method = methods.shown(method)
+        exchange.caller = self._principal.who or ""
+        exchange.listens = method == LISTEN
+        return exchange
+
+    def _ended(self, exchange: Exchange, method: str) -> None:
+        seconds = time.monotonic() - exchange.began
+        self._metrics.exchange(self._endpoint, method, exchange.outcome, seconds)
+        access.tell(exchange)
+
+    async def _came(self, call: Call, reply: "_Reply", exchange: Exchange) -> Outcome:
         """Return what the request comes to; only one that the client cancelled has no answer."""
         try:
             if call.method == LISTEN:
                 return await self._listen(call, reply)
-            return outcome(await self._pipeline.handle(call, self._principal, reply.emit), id=call.id)
+            answer = await self._pipeline.handle(call, self._principal, reply.emit)
+            exchange.reuse = answer.reuse
+            return outcome(answer, id=call.id)
         except asyncio.CancelledError:
             if not self._stopped:
                 raise
@@ -395,10 +416,13 @@ class StdioFront:
         finally:
             self._listens -= 1
 
-    def _say(self, *message: Json) -> None:
-        """Write a message; a client that is gone hears nothing."""
-        if message and not self._outlet.gone.is_set():
-            self._outlet.write(_line(*message))
+    def _say(self, *message: Json) -> int:
+        """Write a message and return its size; a client that is gone hears nothing."""
+        if not message or self._outlet.gone.is_set():
+            return 0
+        line = _line(*message)
+        self._outlet.write(line)
+        return len(line)
 
 
 class _Reply:

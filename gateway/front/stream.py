@@ -108,6 +108,7 @@ class Responder:
         "_flushed",
         "_metrics",
         "_moved_at",
+        "_named",
         "_request",
         "_spoke_at",
         "_state",
@@ -127,12 +128,17 @@ class Responder:
         metrics: Metrics,
         task: "asyncio.Task[object] | None",
         entry: Entry,
+        named: bytes = b"",
     ) -> None:
-        """`task` is the one that works on the request, `entry` what it is counted by until its end."""
+        """`task` is the one that works on the request, `entry` what it is counted by until its end.
+
+        `named` is the header line with the request's id.
+        """
         now = time.monotonic()
         self._request = request
         self._metrics = metrics
         self._task = task
+        self._named = named
         self._state: Literal["reading", "answering", "done"] = "reading"
         self._stream: Literal["no", "chunked", "until close"] = "no"
         self._written = 0
@@ -154,6 +160,11 @@ class Responder:
     @property
     def request(self) -> web.BaseRequest:
         return self._request
+
+    @property
+    def written(self) -> int:
+        """Bytes of the answer that went out, or wait for the client to take them."""
+        return self._written
 
     @property
     def done(self) -> bool:
@@ -336,7 +347,16 @@ class Responder:
         else:
             start = _start_of_head(outcome)
         return b"".join(
-            (start, _date(), self.extra_head, outcome.cached, length, self._connection(), b"\r\n")
+            (
+                start,
+                _date(),
+                self._named,
+                self.extra_head,
+                outcome.cached,
+                length,
+                self._connection(),
+                b"\r\n",
+            )
         )
 
     def _connection(self) -> bytes:
@@ -363,7 +383,8 @@ class Responder:
             self._stream = "chunked"
             framing = b"Transfer-Encoding: chunked\r\n"
         self._metrics.stream_opened("downstream")
-        return b"".join((_STREAM_HEAD, _date(), self.extra_head, framing, self._connection(), b"\r\n"))
+        lines = (_STREAM_HEAD, _date(), self._named, self.extra_head, framing, self._connection(), b"\r\n")
+        return b"".join(lines)
 
     def _write(self, data: bytes | memoryview) -> None:
         transport = self._request.transport

@@ -118,3 +118,8 @@ def cacheable(method: str) -> bool:
 def label(method: str) -> str:
     """Return the method as a metric label: from a closed set, `other` for what a client made up (B52)."""
     return method if method in METHODS else "other"
+
+
+def shown(method: str) -> str:
+    """Return the method as logs and traces name it: those of older revisions, too, and `other` as above."""
+    return method if method in METHODS or method in LEGACY_METHODS else "other"

@@ -5,6 +5,7 @@ obtained in `outgoing`, and of how much there may be in `limits`.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -14,6 +15,7 @@ from gateway.settings.callers import Access, Authentication, ServerTls
 from gateway.settings.conflicts import conflicts, long_forms
 from gateway.settings.document import Path as YamlPath
 from gateway.settings.document import show_path
+from gateway.settings.explain import nearest
 from gateway.settings.limits import Limits, Subscriptions
 from gateway.settings.model import Model, TlsFiles
 from gateway.settings.upstreams import ToolRules, Upstream
@@ -27,6 +29,7 @@ from gateway.settings.values import (
     HostText,
     KeyPrefix,
     ListenAddress,
+    LoggerName,
     NameLength,
     Namespace,
     Network,
@@ -141,6 +144,12 @@ class Log(Model):
     """The least important level that is written."""
     format: Literal["text", "json"] = "text"
     """Lines for people or for programs."""
+    levels: Mapping[LoggerName, Literal["debug", "info", "warning", "error"]] = {}
+    """Part of the gateway, such as gateway.upstream -> its own level, for all that is within it."""
+    access: Literal["all", "problems", "none"] = "all"
+    """Which requests have a line of their own: all, those that failed or were slow, or none."""
+    slow: Duration = 1.0
+    """From how long on a request counts as slow; streams that clients hold open never do."""
 
 
 class Secrets(Model):
@@ -233,6 +242,10 @@ def contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
             ("authentication",),
             "it verifies nobody: name `tokens`, `keys` or a source of `certificates`, or leave it out",
         )
+    for name in config.log.levels:
+        known = _parts()
+        if name.split(".")[0] == "gateway" and name not in known:
+            yield ("log", "levels", name), f"there is no part `{name}`{nearest(name, known)}"
     for name, upstream in config.upstreams.items():
         place: YamlPath = ("upstreams", name)
         if upstream.timeout > upstream.max_timeout:
@@ -244,3 +257,10 @@ def contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
             if floor > ceiling:
                 message = f"expected no more than max_ttl, which is {show_duration(ceiling)}: raise that too"
                 yield (*place, "cache", "min_ttl", method), message
+
+
+def _parts() -> frozenset[str]:
+    """Return the names under which the gateway logs: its packages and modules, and the access log."""
+    root = Path(__file__).parents[1]
+    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
+    return frozenset(".".join(path.parts).removesuffix(".__init__") for path in files) | {"gateway.access"}

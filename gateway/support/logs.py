@@ -6,14 +6,18 @@ records of other packages only the constant part of the message and the kinds of
 places in the code where they came up: their texts quote header bytes, bodies and arguments (B42).
 """
 
+import asyncio
 import base64
 import logging
+import os
 import re
+import select
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TextIO
@@ -23,6 +27,8 @@ import msgspec
 from multidict import MultiMapping
 
 from gateway import config
+from gateway.support import access, exchange
+from gateway.support.access import AccessLog
 
 HIDDEN = "***"
 
@@ -35,6 +41,12 @@ _AIOHTTP = (
     "aiohttp.websocket",
 )
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_TOGETHER = 0.05
+"""Seconds for which lines of the access log wait for each other, and so for how long they may be missing."""
+_ATOMIC = 4096
+"""Bytes that a pipe takes as one piece, which no other process that writes to it can cut (PIPE_BUF)."""
+_MOST_WAITING = 2**20
+"""Bytes of the access log that wait for whoever reads it; what comes then is dropped."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 # Each of these looks at a text as many times as it is long: no word of it is read from each of its places.
@@ -56,6 +68,8 @@ _URL_SECRETS = re.compile(r"(?i)([a-z0-9+.-]{0,20}://)([^\s/?#\"'@]*@)?([^\s?#\"
 
 
 _OURS = "gateway"
+_levelled: frozenset[str] = frozenset()
+"""The loggers that have a level of their own."""
 _LEAST = 12
 """Characters of a request's secret that are hidden alone, too: some text may have been cut behind them."""
 _hidden: ContextVar["tuple[MultiMapping[str], Sequence[str]] | None"] = ContextVar("hidden", default=None)
@@ -70,19 +84,34 @@ def hide(headers: MultiMapping[str], names: Sequence[str]) -> None:
 
 
 def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: Iterable[str] = ()) -> None:
-    """Send every record to stderr (or `stream`), once, with the level, the form and the filters set.
+    """Send every record to stderr (or `stream`), once, with the levels, the form and the filters set.
 
     `secrets` are values known to be secret, which are hidden wherever they stand.
     """
+    global _levelled
     handler = _Handler(stream if stream is not None else sys.stderr)
     known = [spelling for secret in secrets for spelling in spellings(secret)]
     handler.setFormatter(JsonLines(known) if settings.format == "json" else TextLines(known))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, _Lines)]:
+        with suppress(OSError, ValueError):  # its stream may be gone
+            old.flush()
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(_LEVELS[settings.level])
+    for name in _levelled - settings.levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, level in settings.levels.items():
+        logging.getLogger(name).setLevel(_LEVELS[level])
+    _levelled = frozenset(settings.levels)
+    access.use(AccessLog(settings, handler.later))
     quiet_aiohttp()
+
+
+def flush() -> None:
+    """Write what waits to be written; for who is about to end the process without further ado."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
 
 
 def guard_last_resort(secrets: Iterable[str]) -> None:
@@ -175,7 +204,42 @@ class _KindOnly(logging.Filter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes lines, and of a record that cannot be written says no more than whose it was."""
+    """Writes lines, and of a record that cannot be written says no more than whose it was.
+
+    Lines of the access log are gathered for a moment. Nobody waits for them: where the log is not read, as
+    with a client that starts the gateway and leaves its stderr alone, they are dropped and counted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._guard = threading.RLock()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._lost = 0
+        self._place = _place_of(stream)
+
+    def later(self, line: bytes) -> None:
+        """Write a line of the access log soon."""
+        with self._guard:
+            if self._size >= _MOST_WAITING:
+                self._lost += 1
+                return
+            self._waiting.append(line)
+            self._size += len(line)
+            if len(self._waiting) == 1:
+                self._soon()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, behind what happened before it."""
+        with self._guard:
+            self._write_waiting()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._guard:
+            self._write_waiting()
+        super().flush()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say that a record is missing; the one of the standard library would print its arguments."""
@@ -184,6 +248,71 @@ class _Handler(logging.StreamHandler[TextIO]):
             self.stream.write(f"a record of {record.name} could not be written: {kind}\n")
         except (OSError, ValueError):  # the stream itself is gone
             return
+
+    def _soon(self) -> None:
+        try:
+            asyncio.get_running_loop().call_later(_TOGETHER, self._due)
+        except RuntimeError:  # nothing runs that could come back to it
+            self._write_waiting()
+
+    def _due(self) -> None:
+        with self._guard:
+            self._write_waiting()
+            if self._waiting:
+                self._soon()
+
+    def _write_waiting(self) -> None:
+        if not self._waiting:
+            return
+        lines, self._waiting, self._size = self._waiting, [], 0
+        pieces = _pieces(lines)
+        while pieces and self._put(pieces[-1]):
+            pieces.pop()
+        self._waiting = pieces[::-1]
+        self._size = sum(map(len, pieces))
+        if self._lost and not self._waiting:
+            lost, self._lost = self._lost, 0
+            logging.getLogger(access.NAME).warning("%d line(s) are missing: nobody read the log", lost)
+
+    def _put(self, piece: bytes) -> bool:
+        """Whether a piece could be written without waiting for anybody, or never will be."""
+        try:
+            if self._place is None:
+                self.stream.write(piece.decode())
+                return True
+            if not self._place.poll(0):
+                return False
+            os.write(self.stream.fileno(), piece)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # the stream is gone
+            return True
+        return True
+
+
+def _place_of(stream: TextIO) -> "select.poll | None":
+    """Return what tells whether the file behind a stream takes more, None where there is no such file."""
+    if not hasattr(select, "poll"):  # on Windows
+        return None
+    try:
+        place = select.poll()
+        place.register(stream.fileno(), select.POLLOUT)
+    except (OSError, ValueError):
+        return None
+    return place
+
+
+def _pieces(lines: Sequence[bytes]) -> list[bytes]:
+    """Return the lines in pieces that are written whole or not at all, the last one first."""
+    pieces: list[list[bytes]] = []
+    size = _ATOMIC
+    for line in lines:
+        if size + len(line) > _ATOMIC:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(line)
+        size += len(line)
+    return [b"".join(piece) for piece in reversed(pieces)]
 
 
 class _Lines(logging.Formatter):
@@ -210,7 +339,8 @@ class _Lines(logging.Formatter):
         return redact("".join(lines).rstrip(), self._secrets)
 
     def _extra(self, record: logging.LogRecord) -> dict[str, object]:
-        return {
+        of = exchange.current()
+        return ({} if of is None else {"request": of.id}) | {
             name: redact(value, self._secrets) if isinstance(value, str) else value
             for name, value in vars(record).items()
             if name not in _STANDARD and (value is None or isinstance(value, str | int | float | bool))

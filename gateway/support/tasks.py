@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
@@ -32,12 +33,14 @@ class Background:
     def __repr__(self) -> str:
         return f"<Background [{', '.join(sorted(task.get_name() for task in self._tasks))}]>"
 
-    def start(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run a coroutine on its own; if it fails, the log says so under its name.
+    def start(
+        self, coro: Coroutine[Any, Any, T], *, name: str, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        """Run a coroutine on its own, in another context if one is given; if it fails, the log says so.
 
         After `close` the task is cancelled before its first step, so a late start neither runs nor leaks.
         """
-        task = asyncio.get_running_loop().create_task(coro, name=name)
+        task = asyncio.get_running_loop().create_task(coro, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         if self._closed:

@@ -38,6 +38,7 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.legacy_server import CANCELLED, Greeting, read_messages
 from gateway.protocol.lines import TooLong
 from gateway.protocol.subscriptions import Wanted
+from gateway.support.exchange import detach
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.company import UNNAMED, Company
@@ -226,6 +227,7 @@ class Channel:
     # What is heard
 
     async def _read(self) -> None:
+        detach()
         try:
             while True:
                 for message in await self._duplex.receive():

@@ -23,6 +23,7 @@ from gateway.protocol.jsonrpc import (
 )
 from gateway.protocol.legacy_server import INITIALIZE, Greeting, read_messages
 from gateway.protocol.sse import Event, EventTooLarge, SseParser
+from gateway.support import exchange
 from gateway.support.tasks import happens
 from gateway.upstream.exchange import Exchange
 from gateway.upstream.failures import Failed, UpstreamError
@@ -175,6 +176,7 @@ class HttpSession:
 
     async def _stand(self) -> None:
         """Keep the standing stream open for as long as the session lasts, if the server has one."""
+        exchange.detach()
         failures, silent, place = 0, 0, _Place()
         clock = asyncio.get_running_loop().time
         while True:

@@ -25,8 +25,9 @@ from gateway.protocol.call import (
     UpstreamUnavailable,
 )
 from gateway.protocol.jsonrpc import HEADER_MISMATCH, McpError
-from gateway.protocol.methods import METHODS
+from gateway.protocol.methods import METHODS, shown
 from gateway.protocol.subscriptions import Wanted
+from gateway.support import exchange
 from gateway.support.metrics import Metrics
 from gateway.support.rates import Rates
 from gateway.support.tasks import happens
@@ -228,6 +229,8 @@ class Member:
         finally:
             seconds = self._clock() - started
             self._metrics.upstream_call(self.name, request.method, outcome, seconds)
+            word = outcome.name.lower() if isinstance(outcome, Reason) else outcome
+            exchange.called(self.name, shown(request.method), word, seconds)
             self._record(request, outcome, detail, seconds)
 
     def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from gateway import config
 from gateway.protocol.call import Reason, UpstreamName
 from gateway.protocol.lines import LineCutter, TooLong
+from gateway.support import exchange
 from gateway.support.logs import redact
 from gateway.support.tasks import Background, happens
 from gateway.upstream.failures import Failed, ProgramEnded
@@ -354,6 +355,7 @@ class Program:
         )
 
     async def _tell_stderr(self) -> None:
+        exchange.detach()
         cutter = LineCutter(_STDERR_LINE)
         while chunk := await self._some(self._process.stderr):
             self._tell(cutter.feed(chunk))

@@ -40,6 +40,7 @@ from gateway.protocol.jsonrpc import (
 from gateway.protocol.legacy_server import Greeting
 from gateway.protocol.mirror import without_invalid
 from gateway.protocol.subscriptions import Wanted, spell
+from gateway.support import exchange
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.channel import Channel, ChannelWire, OnChange, as_failed
@@ -336,6 +337,7 @@ class StdioUpstream:
 
     async def _attend(self, process: "Process", since: float) -> None:
         """See the shared process to its end, and start the next one (U-31)."""
+        exchange.detach()
         await process.channel.ended.wait()
         if self._clock() - since >= _STABLE:
             self._rest.over()

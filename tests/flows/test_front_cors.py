@@ -66,6 +66,7 @@ async def test_every_answer_carries_the_headers(request_: bytes, status: int) ->
         "Mcp-Gateway-Cache",
         "Mcp-Session-Id",
         "Mcp-Protocol-Version",
+        "X-Request-Id",
     ]
 
 
