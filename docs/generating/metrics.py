@@ -14,26 +14,26 @@ _ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
 _HEAD = """\
 # Metrics
 
-<!-- Written by `make docs` from gateway/support/metrics.py and deploy/prometheus/alerts.yml: change it there. -->
+<!-- Written by `make docs` from gateway/support/metrics.py and deploy/prometheus/alerts.yml. -->
 
-`/metrics` on the admin listener (`admin:`) has everything below in the text format of Prometheus, and what the
-process itself takes (`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`, ...).
+`/metrics` on the admin listener (`admin:`) has everything below in the text format of Prometheus, and what
+the process itself takes (`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`).
 
-Where the conventions of OpenTelemetry have a name for something of MCP, it is used, as Prometheus spells it:
-`mcp.server.operation.duration` is `mcp_server_operation_duration_seconds`, and the attribute `mcp.method.name` the
-label `mcp_method_name`. A histogram `x` is queried as `x_bucket`, `x_sum` and `x_count`; the count of the durations is
-the count of the requests, so there is no other counter of those.
+Where the conventions of OpenTelemetry have a name for something of MCP, it is used as Prometheus spells it:
+`mcp.server.operation.duration` is `mcp_server_operation_duration_seconds`, and the attribute
+`mcp.method.name` the label `mcp_method_name`. A histogram `x` is queried as `x_bucket`, `x_sum` and
+`x_count`; the count of the durations is that of the requests, so there is no other counter of those.
 
-No label is ever taken from a request: it is a name of the configuration's, or one word of those that are listed
-[below](#labels), `other` for all that is not among them. So nobody who calls the gateway can make it count without end.
-What belongs to an upstream goes with it when it is removed from the configuration.
+No label is ever taken from a request: it is a name of the configuration's, or one word of those that are
+listed [below](#labels), `other` for all that is not among them. So nobody who calls the gateway can make it
+count without end. What belongs to an upstream goes with it when it is removed from the configuration.
 
-With `--workers` the numbers of all processes are told as one. Counters and histograms are summed, those of processes
-that ended included, and are exact even where one was killed. Gauges are those of the living, put together as the
-tables say.
+With `--workers` the numbers of all processes are told as one. Counters and histograms are summed, those of
+processes that ended included, and are exact even where one was killed. Gauges are those of the living, put
+together as the tables say.
 
 Everything to watch it with lies in the repository: `deploy/prometheus/` has the scrape configuration, the
-[alerts](#alerts) with their tests and the rules that these need, `deploy/grafana/` a dashboard of all of it.
+[alerts](#alerts) with their tests and the rules that these need, `deploy/grafana/` a dashboard of it all.
 """
 
 _MERGED = {"sum": "sum", "max": "greatest", "min": "least"}
@@ -81,8 +81,8 @@ def _alerts() -> str:
 
 
 _BEFORE_ALERTS = """\
-Of `deploy/prometheus/alerts.yml`; `tests.yml` beside it shows when each fires, and when not. A `critical` one is for
-at once, a `warning` for the working day.
+Of `deploy/prometheus/alerts.yml`; `tests.yml` beside it shows when each fires, and when not. A `critical` one
+is for at once, a `warning` for the working day.
 """
 
 
@@ -95,18 +95,8 @@ def _each_alert() -> Iterator[str]:
 def _alert(alert: Mapping[str, Any]) -> str:
     after = f"after {alert['for']}" if "for" in alert else "at once"
     said = alert["annotations"]
-    return "\n".join(
-        [
-            f"### {alert['alert']}",
-            "",
-            f"{alert['labels']['severity'].capitalize()}, {after}. {said['description']}",
-            "",
-            "```promql",
-            *(line.rstrip() for line in alert["expr"].strip().splitlines()),
-            "```",
-            "",
-        ]
-    )
+    severity = alert["labels"]["severity"].capitalize()
+    return f"### {alert['alert']}\n\n{severity}, {after}. {said['description']}\n"
 
 
 def _cell(text: str) -> str:
