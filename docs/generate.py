@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.generating import metrics, reference
+from docs.generating import findings, metrics, reference
 
 HERE = Path(__file__).parent
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "findings.md": findings.page,
     "metrics.md": metrics.page,
     "reference.md": reference.page,
 }

@@ -377,7 +377,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     from gateway.doctor.asking import Token
     from gateway.doctor.examine import examine
-    from gateway.doctor.text import tables
+    from gateway.doctor.findings import document
+    from gateway.doctor.text import summary, tables
 
     try:
         tokens = [Token(variable, _authorization(variable)) for variable in variables]
@@ -401,12 +402,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         return _complain(_plain(str(error)), "correct this setting", code=PROBLEMS)
     if arguments.json:
-        print(json.dumps({"ok": not report.found, **asdict(report)}, ensure_ascii=False))
+        print(json.dumps(document(report), ensure_ascii=False))
     else:
         for heading, rows in tables(report):
             print(f"{_plain(heading)}\n{_table(rows)}")
-    if report.found:
-        found = f"{report.found} thing{'' if report.found == 1 else 's'} to be mended"
+        print(_plain(summary(report)))
+    count = report.found + (len(report.warnings) if arguments.strict else 0)
+    if count:
+        found = f"{count} thing{'' if count == 1 else 's'} to be mended"
         return _complain(found, "do what the lines beginning with next say", code=PROBLEMS)
     return FINE
 
@@ -724,6 +727,9 @@ def _parser() -> argparse.ArgumentParser:
         "--endpoint", metavar="PATH", help="only what is behind this one; default: all of them"
     )
     doctor.add_argument("--json", action="store_true", help="answer as JSON")
+    doctor.add_argument(
+        "--strict", action="store_true", help="end with 1 where there are warnings, too, not only problems"
+    )
     doctor.add_argument(
         "--token-env",
         metavar="VAR",

@@ -1,7 +1,8 @@
 """Asks one upstream of a running pool, bounded, and says in words what came of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.core.audit import Given, Outcome, Refused, Silent
@@ -9,6 +10,7 @@ from gateway.core.lists import Page, parse_page
 from gateway.protocol.call import Challenge, Principal, Reason, Request, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode
 from gateway.protocol.methods import METHODS
+from gateway.protocol.subscriptions import Wanted
 from gateway.runtime import Runtime
 
 FORBIDDEN = "HTTP 403"
@@ -69,6 +71,13 @@ class Asker:
                 return Refused(error.detail or error.reason.value)
             return Silent(f"{error.reason.value}{f' ({error.detail})' if error.detail else ''}")
         return Given((bytes(reply.result),))
+
+    @asynccontextmanager
+    async def listen(self, name: UpstreamName, wanted: Wanted, token: Token) -> AsyncIterator[Wanted]:
+        """Hold a subscription open, and give what of it was granted; raises as the pool does."""
+        forwarded = self._runtime.catalogue.forwarded(name, Principal(authorization=token.authorization))
+        async with self._runtime.pool.listen(name, wanted, authorization=forwarded) as listening:
+            yield listening.honoured
 
     async def whole(self, name: UpstreamName, method: str, token: Token) -> tuple[Outcome, list[Page]]:
         """Return all pages of a list and what is in them, within the time that a joined list waits for it."""

@@ -18,7 +18,7 @@ from gateway.core.audit import (
 )
 from gateway.core.lists import merge_pages
 from gateway.doctor.asking import NOBODY, Asker, Token
-from gateway.doctor.findings import Audited, Finding, Note, Problem
+from gateway.doctor.findings import Audited, Finding, Suspicion, found
 from gateway.protocol.call import UpstreamName
 from gateway.protocol.jsonrpc import Json, Malformed, encode, split, text_of
 
@@ -38,7 +38,7 @@ class Subject:
     forwards: bool
 
 
-Told = tuple[Audited, list[Note], list[Problem]]
+Told = tuple[Audited, list[Finding]]
 
 
 async def audit(
@@ -50,11 +50,12 @@ async def audit(
         async with asyncio.timeout(_AUDITED):
             await auditor.run()
     except TimeoutError:
-        auditor.problem(f"the audit took longer than {_AUDITED:g}s and is not complete", "lower --max-reads")
+        said = f"the audit took longer than {_AUDITED:g}s and is not complete"
+        auditor.tell("audit-failed", said, "lower --max-reads")
     except Exception as error:
         log.exception("upstream %s: a bug in the audit", subject.name)
-        auditor.problem(f"a bug of ours: {type(error).__name__}", "report it, with the traceback")
-    return auditor.audited, auditor.notes, auditor.problems
+        auditor.tell("bug", f"a bug of ours: {type(error).__name__}")
+    return auditor.audited, auditor.findings
 
 
 class _Auditor:
@@ -76,8 +77,7 @@ class _Auditor:
         self._first, self._second = _callers(tokens) if subject.forwards else (NOBODY, NOBODY)
         between = f"{self._first.name} and {self._second.name}" if self._apart else "two fetches alike"
         self.audited = Audited(self._name, between)
-        self.notes: list[Note] = []
-        self.problems: list[Problem] = []
+        self.findings: list[Finding] = []
 
     async def run(self) -> None:
         self._say(f"{self._name}: auditing, {self.audited.callers}")
@@ -94,7 +94,7 @@ class _Auditor:
             said = (
                 f"{self.audited.unread} of {len(uris)} resources were not read: --max-reads {self._max_reads}"
             )
-            self.notes.append(Note(self._name, said))
+            self.tell("audit-skipped", said)
         for done, uri in enumerate(chosen, 1):
             await self._compare(READ, uri, await self._both(READ, uri))
             if done % _TOLD_EVERY == 0 or done == len(chosen):
@@ -102,8 +102,8 @@ class _Auditor:
         if self._apart and self._second.authorization is not None:
             await self._ask_without_a_token()
 
-    def problem(self, what: str, advice: str) -> None:
-        self.problems.append(Problem(self._name, what, advice))
+    def tell(self, kind: str, what: str, advice: str | None = None) -> None:
+        self.findings.append(found(kind, self._name, what, advice))
 
     def _say_what_can_be_found(self) -> None:
         if not self._subject.forwards:
@@ -111,10 +111,10 @@ class _Auditor:
                 "the audit shows only what differs from fetch to fetch: its auth is not `forward`, so all "
                 "callers are one and the same to it"
             )
-            self.notes.append(Note(self._name, said))
+            self.tell("audit-skipped", said)
         elif not self._apart:
             said = "the audit asked without a token: give two callers' with --token-env A --token-env B"
-            self.notes.append(Note(self._name, said))
+            self.tell("audit-skipped", said)
 
     async def _both(self, method: str, uri: str | None = None) -> tuple[Outcome, Outcome, list[str]]:
         """Return what each of the two is given, and what they list."""
@@ -142,34 +142,33 @@ class _Auditor:
             ours, theirs = _answers([*ours, again[0]]), _answers([*theirs, again[1]])
         mute = next((one for one in (ours[0], theirs[0]) if isinstance(one, Silent)), None)
         if mute is not None:
-            self.problem(f"{_named(method, uri)} could not be compared: {mute.words}", "run the audit again")
+            self.tell("audit-failed", f"{_named(method, uri)} could not be compared: {mute.words}")
         elif not self._is_public(method, ours, theirs):
             self.audited.private += 1
         else:
             self.audited.compared += 1
             together = instability(method, [*ours, *theirs])
-            found = difference(method, ours, theirs) if self._apart else together
-            if found is not None:
+            unlike = difference(method, ours, theirs) if self._apart else together
+            if unlike is not None:
                 shared = any(self._shared(method, one) for one in (*ours, *theirs))
-                self._tell(method, uri, found, shared=shared)
+                self._tell(method, uri, unlike, shared=shared)
 
-    def _tell(self, method: str, uri: str | None, found: Difference, *, shared: bool) -> None:
-        words = found.words.replace("the first caller", self._first.name)
+    def _tell(self, method: str, uri: str | None, unlike: Difference, *, shared: bool) -> None:
+        words = unlike.words.replace("the first caller", self._first.name)
         words = words.replace("the second caller", self._second.name)
         if not shared:
             words = f"{words}; by the settings it is not shared"
-            said = f"{_named(method, uri)} is called public and is not: {words}"
-            self.notes.append(Note(self._name, said))
+            self.tell("kept-private", f"{_named(method, uri)} is called public and is not: {words}")
         else:
             target = None if uri is None else shown_uri(uri)
-            advice = self._advice(found)
-            self.audited.findings.append(Finding(self._name, method, target, found.kind, words, advice))
+            advice = self._advice(unlike)
+            self.audited.findings.append(Suspicion(self._name, method, target, unlike.kind, words, advice))
 
-    def _advice(self, found: Difference) -> str:
+    def _advice(self, unlike: Difference) -> str:
         line = f"upstreams.{self._name}.cache: {{share_public: false}}"
         if self._subject.rules.scope == "public":
             line = f"take `scope: public` out of upstreams.{self._name}.cache, or write {line}"
-        if found.kind == "unstable":
+        if unlike.kind == "unstable":
             return f"no leak by itself; if what changes is about a caller, {line}"
         return line
 
@@ -190,7 +189,7 @@ class _Auditor:
                 f"it refuses callers without a token ({words}), who are given {refused} of its public "
                 f"results from the cache; upstreams.{self._name}.cache: {{share_public: false}} ends that"
             )
-            self.notes.append(Note(self._name, said))
+            self.tell("shared-anyway", said)
 
     def _is_public(self, method: str, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> bool:
         """Whether a result is called public, or made so, to either of the two."""

@@ -1,7 +1,7 @@
 """What the doctor tells of upstreams, and how it judges what they said. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
 from gateway.cache.policy import CALL, Hints, Override, Rules, Why, hints_of, may_store, ttl_of
@@ -10,11 +10,13 @@ from gateway.core.access import LISTED, Policy, allowed, place_of, policy_of
 from gateway.core.catalogue import Listing
 from gateway.core.federation import Federation
 from gateway.doctor.crossing import Blocked, Converted
+from gateway.doctor.diagnosis import ODD_CLOCK, Met
+from gateway.doctor.kinds import KINDS, LEVELS, Level
 from gateway.protocol.call import Partition, UpstreamName
 from gateway.protocol.jsonrpc import Json, Malformed, split, text_of
 from gateway.settings.values import show_duration
 
-KINDS = {
+LISTS = {
     "tools/list": "tools",
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -22,26 +24,30 @@ KINDS = {
 }
 """The lists, and what a report calls what is in them."""
 
+Verdict: TypeAlias = Literal["ok", "warning", "problem"]
 Keeps: TypeAlias = Literal["shared", "own", "never"]
 _SOMEBODY = Partition("somebody")
 _NAMED = 8
+_ENDS_SOON = 14 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that does not work, and what to do next."""
+class Finding:
+    """One thing to tell, of an upstream or of the gateway itself; see `kinds`."""
 
+    level: Level
+    kind: str
     upstream: str | None
     what: str
-    next: str
+    next: str | None
+    """What to do about it; None of a note."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that works and is worth a look."""
-
-    upstream: str | None
-    what: str
+def found(kind: str, upstream: str | None, what: str, next: str | None = None) -> Finding:
+    """Return a finding, as grave as its kind, with the advice of its kind where no better is given."""
+    row = KINDS[kind]
+    advice = next or row.next.format(at=f"upstreams.{upstream}") or None
+    return Finding(row.level, kind, upstream, what, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,14 @@ class Checkup:
 
     upstream: str
     url: str
+    verdict: Verdict = "ok"
     state: str = "unknown"
     era: str | None = None
     version: str | None = None
     transport: str = "-"
     auth: AuthResult = AuthResult("none", "unknown")
     capabilities: tuple[str, ...] = ()
-    items: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(KINDS.values()))
+    items: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(LISTS.values()))
     """How many of each kind it lists; None where it has no such list, or it could not be had."""
     cache: list[Kept] = field(default_factory=list)
     converted: list[Converted] = field(default_factory=list)
@@ -89,6 +96,16 @@ class Checkup:
     """What does not reach clients of some revision, or all; unlike a problem it may be as it should."""
     excluded: list[tuple[str, str, str]] = field(default_factory=list)
     """List, item, and the reason why clients do not see it."""
+    followed: tuple[str, ...] | None = None
+    """Of what it tells that it changed; None where it was not asked."""
+    way: Met | None = None
+    """What was met on the way to its address; None of a program."""
+    last_words: tuple[str, ...] = ()
+    """What a program wrote last to stderr, or to stdout though it is no message."""
+    took: dict[str, float] = field(default_factory=dict)
+    """Method -> seconds until it was answered, all pages of a list together."""
+    seconds: float = 0.0
+    """How long all of its examination took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +161,7 @@ def names_of(
     config: Config,
     federation: Federation,
     listings: Mapping[str, Mapping[UpstreamName, Listing]],
-) -> Iterator[Shown | Problem | Note]:
+) -> Iterator[Shown | Finding]:
     """Yield what is odd about the names and URIs under which an endpoint shows what its upstreams list."""
     for method in ("tools/list", "prompts/list"):
         merged = federation.merged(method, listings[method])
@@ -154,9 +171,10 @@ def names_of(
         contested = {(one.upstream, one.original): one for one in table.collisions}
         for one in table.collisions:
             holder, theirs = one.held_by
-            yield Problem(
+            yield found(
+                "collision",
                 one.upstream,
-                f"{endpoint}: its {KINDS[method][:-1]} {one.original} is shown as {one.given}, because "
+                f"{endpoint}: its {LISTS[method][:-1]} {one.original} is shown as {one.given}, because "
                 f"{one.wanted} is {theirs} of {holder}",
                 f"give one of them another name: upstreams.{one.upstream}.tools.rename, or another prefix"
                 if method == "tools/list"
@@ -180,7 +198,7 @@ def names_of(
             outer_hidden = [key for key in hidden if key not in inner]
             for some, where in ((inner, f"upstreams.{name}"), (outer_hidden, f"endpoints.{endpoint}")):
                 if some:
-                    yield Note(name, f"{endpoint} hides {_some(some)}, by {where}.tools")
+                    yield found("hidden", name, f"{endpoint} hides {_some(some)}, by {where}.tools")
     policy = policy_of(config, endpoint)
     if policy is not None:
         yield from _barred(endpoint, policy, listings)
@@ -188,16 +206,16 @@ def names_of(
     offering = {name: resources.get(name, Listing()) for name in federation.namespaces if name in resources}
     for one in federation.uris(offering, templates).collisions:
         holder, _ = one.held_by
-        yield Problem(
+        yield found(
+            "same-uri",
             one.upstream,
             f"{endpoint}: it lists {one.original}, which {holder} lists too and is asked for",
-            "serve the two under two endpoints, or let one of them list it no longer",
         )
 
 
 def _barred(
     endpoint: str, policy: Policy, listings: Mapping[str, Mapping[UpstreamName, Listing]]
-) -> Iterator[Note]:
+) -> Iterator[Finding]:
     """Yield what the rules of access keep from everybody; `tools --as` says what they keep from somebody."""
     for method, kind in LISTED.items():
         for name, listing in listings[method].items():
@@ -207,26 +225,58 @@ def _barred(
                 if verdict is not None:
                     kept.setdefault(place_of(verdict.rule), []).append(item.key)
             for rule, some in kept.items():
-                yield Note(name, f"{endpoint} keeps {_some(some)} from everybody, by {rule}")
+                yield found("hidden", name, f"{endpoint} keeps {_some(some)} from everybody, by {rule}")
 
 
-def rules_without_a_tool(name: str, config: Config, tools: Listing) -> Iterator[Note | Problem]:
+def changed_names(shown: Sequence[Shown]) -> Iterator[Finding]:
+    """Yield for each upstream that clients see some of its names otherwise."""
+    of: dict[str, dict[str, None]] = {}
+    for one in shown:
+        of.setdefault(one.upstream, {})[one.original] = None
+    for upstream, names in of.items():
+        what = (
+            f"clients see {_some(list(names))} under {'another name' if len(names) == 1 else 'other names'}"
+        )
+        yield found("changed-name", upstream, what)
+
+
+def odd_way(name: str, way: Met, *, now: float) -> Iterator[Finding]:
+    """Yield what is odd about the way to a server, wherever it led."""
+    if way.certificate_ends is not None and way.certificate_ends - now < _ENDS_SOON:
+        days = max(0.0, way.certificate_ends - now) / 86400
+        yield found("certificate-ends", name, f"its certificate ends in {days:.1f} days")
+    if way.clock is not None and abs(way.clock) > ODD_CLOCK:
+        where = "ahead of" if way.clock > 0 else "behind"
+        yield found("clock", name, f"its clock is {abs(way.clock):.0f}s {where} this machine's")
+
+
+def slow(name: str, method: str, took: float, patience: float) -> Iterator[Finding]:
+    """Yield that a list takes so long that it will be missing from joined lists before long."""
+    if took > patience / 2:
+        yield found("slow", name, f"{method} takes {took:.1f}s, and its list_timeout is {patience:g}s")
+
+
+def uncacheable(name: str, kept: Sequence[Kept], rules: Rules) -> Iterator[Finding]:
+    """Yield that none of an upstream's lists is kept, unless the operator wants it so."""
+    lists = [one for one in kept if one.method in LISTS]
+    if lists and rules.max_ttl > 0.0 and all(one.keeps == "never" for one in lists):
+        yield found("uncacheable", name, f"none of its lists is kept: {lists[0].why}")
+
+
+def rules_without_a_tool(name: str, config: Config, tools: Listing) -> Iterator[Finding]:
     """Yield the settings that name a tool which is not there."""
     upstream = config.upstreams[name]
     for setting, named in (("rename", upstream.tools.rename), ("describe", upstream.tools.describe)):
         for tool in named:
             if tool not in tools.by_key:
-                yield Note(name, f"tools.{setting} names {tool}, which it does not list")
+                said = f"tools.{setting} names {tool}, which it does not list"
+                yield found("unused-setting", name, said)
     for tool in upstream.cache.calls:
         if tool not in tools.by_key:
-            yield Problem(
-                name,
-                f"cache.calls names {tool}, which it does not list",
-                f"write the upstream's own name of the tool under upstreams.{name}.cache.calls",
-            )
+            yield found("kept-tool-missing", name, f"cache.calls names {tool}, which it does not list")
 
 
-def extensions_left_out(name: str, config: Config, capabilities: Mapping[str, Json]) -> Iterator[Note]:
+def extensions_left_out(name: str, config: Config, capabilities: Mapping[str, Json]) -> Iterator[Finding]:
     """Yield the extensions that an upstream declares and the operator does not let through."""
     try:
         declared = split(capabilities["extensions"])
@@ -234,7 +284,8 @@ def extensions_left_out(name: str, config: Config, capabilities: Mapping[str, Js
         return
     for extension in declared:
         if extension not in config.extensions:
-            yield Note(name, f"it declares the extension {extension[:128]}, which is not among `extensions`")
+            said = f"it declares the extension {extension[:128]}, which is not among `extensions`"
+            yield found("extension-left-out", name, said)
 
 
 def _said(page: bytes) -> tuple[str | None, str | None]:
@@ -307,7 +358,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Suspicion:
     """A result that an upstream calls public, or a setting makes so, and that is not one and the same."""
 
     upstream: str
@@ -331,7 +382,7 @@ class Audited:
     """Results that nobody calls public."""
     unread: int = 0
     """Resources that were not read, because there are too many."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Suspicion] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -346,10 +397,57 @@ class Report:
     upstreams: list[Checkup] = field(default_factory=list)
     names: list[Shown] = field(default_factory=list)
     audit: list[Audited] | None = None
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long all of it took."""
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [one for one in self.findings if one.level == "problem"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [one for one in self.findings if one.level == "warning"]
+
+    @property
+    def notes(self) -> list[Finding]:
+        return [one for one in self.findings if one.level == "note"]
 
     @property
     def found(self) -> int:
         """How many things are to be mended."""
         return len(self.problems) + sum(len(one.findings) for one in self.audit or ())
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all that was found."""
+        return "problem" if self.found else "warning" if self.warnings else "ok"
+
+    def of(self, upstream: str | None) -> list[Finding]:
+        """Return what was found of one upstream, or of none, the gravest first."""
+        found = [one for one in self.findings if one.upstream == upstream]
+        return sorted(found, key=lambda one: list(LEVELS).index(one.level))
+
+    def settle(self) -> None:
+        """Give every upstream its verdict."""
+        for one in self.upstreams:
+            levels = {finding.level for finding in self.of(one.upstream)}
+            levels |= {
+                "problem" for each in self.audit or () if each.upstream == one.upstream and each.findings
+            }
+            one.verdict = "problem" if "problem" in levels else "warning" if "warning" in levels else "ok"
+
+
+def document(report: Report) -> Mapping[str, object]:
+    """Return a report as JSON has it; docs/doctor.md describes it."""
+    verdicts = [one.verdict for one in report.upstreams]
+    counts = {verdict: verdicts.count(verdict) for verdict in ("ok", "warning", "problem")}
+    levels = {f"{level}s": sum(one.level == level for one in report.findings) for level in LEVELS}
+    return {
+        "format": 1,
+        "ok": report.verdict != "problem",
+        "verdict": report.verdict,
+        "upstream_verdicts": counts,
+        **levels,
+        **asdict(report),
+    }

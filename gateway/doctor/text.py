@@ -1,8 +1,9 @@
 """The doctor's report as lines for people."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from gateway.doctor.findings import KINDS, Audited, Checkup, Kept, Report
+from gateway.doctor.diagnosis import Met
+from gateway.doctor.findings import LISTS, Audited, Checkup, Finding, Kept, Report, Verdict
 
 Row = tuple[str, ...]
 Table = Sequence[Row]
@@ -12,13 +13,14 @@ _KEEPS = {"shared": "shared", "own": "each caller's", "never": "not kept"}
 
 
 def tables(report: Report) -> Iterator[tuple[str, Table]]:
-    """Yield a heading and the rows below it, one after the other."""
+    """Yield a heading and the rows below it, one after the other; the findings of each under its name."""
     yield (
         "upstreams",
-        [("", "state", "era", "version", "auth", "transport", *KINDS.values())]
+        [("", "verdict", "state", "era", "version", "auth", "transport", *LISTS.values(), "took")]
         + [_upstream(one) for one in report.upstreams],
     )
     for one in report.upstreams:
+        yield f"{one.upstream}: {one.verdict}", list(_facts(one, report.of(one.upstream)))
         if one.cache:
             yield f"{one.upstream}: what is cached", [("", "it says", "kept", "why"), *map(_kept, one.cache)]
         if one.converted:
@@ -40,23 +42,60 @@ def tables(report: Report) -> Iterator[tuple[str, Table]]:
         yield "redis", [(report.redis,)]
     if report.audit is not None:
         yield "audit of what is public", [_audited(one) for one in report.audit]
-        findings = [one for audited in report.audit for one in audited.findings]
-        for finding in findings:
-            what = finding.method if finding.target is None else f"{finding.method} {finding.target}"
-            yield (
-                f"{finding.upstream}: {what}: {finding.kind}",
-                [(finding.what,), (f"next: {finding.next}",)],
-            )
-    if report.notes:
-        yield "notes", [(one.upstream or "", one.what) for one in report.notes]
-    for problem in report.problems:
-        yield f"problem: {problem.upstream or 'gateway'}: {problem.what}", [(f"next: {problem.next}",)]
+        suspicions = [one for audited in report.audit for one in audited.findings]
+        for each in suspicions:
+            what = each.method if each.target is None else f"{each.method} {each.target}"
+            yield f"{each.upstream}: {what}: {each.kind}", [(each.what,), (f"next: {each.next}",)]
+    for finding in report.of(None):
+        yield f"{finding.level}: {finding.what}", [(f"next: {finding.next}",)]
+
+
+def summary(report: Report) -> str:
+    """Return the last line: how many upstreams came off how, and how long it took."""
+    verdicts = [one.verdict for one in report.upstreams]
+    words: Mapping[Verdict, str] = {"ok": "ok", "warning": "with warnings", "problem": "with problems"}
+    counts = ", ".join(f"{verdicts.count(one)} {said}" for one, said in words.items() if one in verdicts)
+    several = "" if len(verdicts) == 1 else "s"
+    return f"{len(verdicts)} upstream{several}: {counts}; {report.seconds:.1f}s"
 
 
 def _upstream(one: Checkup) -> Row:
     counts = ("-" if count is None else str(count) for count in one.items.values())
     auth = f"{one.auth.kind}: {one.auth.result}"
-    return (one.upstream, one.state, one.era or "-", one.version or "-", auth, one.transport, *counts)
+    spoken = (one.state, one.era or "-", one.version or "-", auth, one.transport)
+    return (one.upstream, one.verdict, *spoken, *counts, _lasting(one.seconds))
+
+
+def _facts(one: Checkup, findings: Sequence[Finding]) -> Iterator[Row]:
+    """Yield what was found of an upstream, then what is known of it."""
+    for finding in findings:
+        yield (finding.level, finding.what)
+        if finding.next is not None:
+            yield ("", f"next: {finding.next}")
+    yield ("place", one.url)
+    if one.way is not None and (way := _way(one.way)):
+        yield ("way", way)
+    if one.took:
+        yield ("answers", ", ".join(f"{method} {_lasting(took)}" for method, took in one.took.items()))
+    if one.followed is not None:
+        yield ("tells", ", ".join(one.followed) or "nothing")
+    for words in one.last_words:
+        yield ("it wrote", words)
+
+
+def _way(way: Met) -> str:
+    through = " to its proxy" if way.proxied else ""
+    steps = (
+        ("name", way.resolved),
+        ("connection", way.connected),
+        ("TLS", way.secured),
+        ("answer", way.answered),
+    )
+    return ", ".join(f"{step}{through} {_lasting(took)}" for step, took in steps if took is not None)
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds * 1000:.0f}ms" if seconds < 1.0 else f"{seconds:.1f}s"
 
 
 def _kept(one: Kept) -> Row:

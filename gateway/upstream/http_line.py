@@ -215,16 +215,18 @@ class HttpLine:
     def _redirected(self, response: Response, url: URL) -> URL:
         """Return where to send the same request again: only 307 and 308 keep it, only home is safe (B16)."""
         status, location = response.status, response.headers.get("Location", "")
-        if status not in (307, 308) or not location:
-            raise Failed(self.name, Reason.STATUS, f"HTTP {status}: not a redirect to follow", status=status)
         try:
             wanted = url.join(URL(location)).with_user(None).with_fragment(None)
-            same = wanted.origin() == url.origin()
+            same, place = wanted.origin() == url.origin(), f" to {shown_url(str(wanted))[:200]}"
         except (ValueError, TypeError):
-            same = False
+            same, place = False, ""
+        if status not in (307, 308) or not location:
+            raise Failed(
+                self.name, Reason.STATUS, f"HTTP {status}: no redirect{place} to follow", status=status
+            )
         if not same:
             raise Failed(
-                self.name, Reason.STATUS, f"HTTP {status}: redirect to another origin", status=status
+                self.name, Reason.STATUS, f"HTTP {status}: a redirect{place}, another origin", status=status
             )
         log.debug("upstream %s redirects to %s", self.name, shown_url(str(wanted)))
         return wanted

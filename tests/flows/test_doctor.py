@@ -129,7 +129,8 @@ async def test_the_operators_rules_are_applied() -> None:
         assert kept["prompts/list", None] == ("never", 0, ())
         assert kept["tools/call", "a"] == ("own", 5, ("calls",))
         assert said(report) == ["cache.calls names gone, which it does not list"]
-        assert "tools.rename names x, which it does not list" in noted(report)
+        unused = [one.what for one in report.warnings if one.kind == "unused-setting"]
+        assert unused == ["tools.rename names x, which it does not list"]
 
 
 async def test_servers_of_every_kind_are_described() -> None:
@@ -163,7 +164,7 @@ async def test_a_program_that_cannot_be_started_is_to_be_mended() -> None:
     report = await doctor({"gone": {"command": "/no/such/program"}})
     assert report.upstreams[0].state == "down"
     assert [one.next for one in report.problems] == [
-        "run it by hand: correct command, args or env of upstreams.gone, or what it misses"
+        "install it, or write its whole path as upstreams.gone.command"
     ]
 
 
@@ -173,7 +174,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_matter_of_the_url() -> No
         report = await doctor({"gone": plain.url.replace("http:", "https:")})
     (problem,) = report.problems
     assert "TLS: it speaks no TLS there" in problem.what
-    assert problem.next == "correct upstreams.gone.tls, or the server's certificate"
+    assert problem.next == "write http: in upstreams.gone.url, or its port for TLS"
 
 
 @pytest.mark.parametrize(
@@ -562,7 +563,8 @@ async def test_the_command_prints_a_table_or_json_and_no_token(
         assert await asyncio.to_thread(main, asked) == 0
         out, err = capsys.readouterr()
         assert out.splitlines()[0] == "upstreams"
-        assert "alpha  up     modern  2026-07-28  forward: accepted" in out
+        assert "alpha  ok       up     modern  2026-07-28  forward: accepted" in out
+        assert "1 upstream: 1 ok; " in out.splitlines()[-1]
         assert "alpha: what is cached" in out
         assert "0 found" in out
         assert "... alpha: 1 of 1 resources compared" in err

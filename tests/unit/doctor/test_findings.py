@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.cache.policy import Rules
-from gateway.doctor.findings import judged, kept_call
+from gateway.doctor.diagnosis import Met
+from gateway.doctor.findings import Checkup, Report, found, judged, kept_call, odd_way, slow
+from gateway.doctor.kinds import KINDS
 
 LARGE = 2**20
 
@@ -64,3 +66,49 @@ def test_kept_calls_are_shared_only_where_nothing_forbids_it() -> None:
     assert kept_call("a", 60.0, "public", Rules()).keeps == "shared"
     assert kept_call("a", 60.0, "public", Rules(share_public=False)).keeps == "own"
     assert kept_call("a", 60.0, "public", Rules(isolated=True)).keeps == "own"
+
+
+def test_a_list_that_takes_half_its_time_is_slow() -> None:
+    """Before it is missing from joined lists."""
+    assert list(slow("a", "tools/list", 2.4, 5.0)) == []
+    (found,) = slow("a", "tools/list", 2.6, 5.0)
+    assert (found.kind, found.what) == ("slow", "tools/list takes 2.6s, and its list_timeout is 5s")
+
+
+def test_what_is_odd_about_the_way_is_told() -> None:
+    """A certificate that ends within two weeks, a clock that is half a minute off."""
+    day = 86_400.0
+    assert list(odd_way("a", Met(certificate_ends=15 * day, clock=29.0), now=0.0)) == []
+    ending, early = odd_way("a", Met(certificate_ends=13 * day, clock=31.0), now=0.0)
+    assert (ending.kind, ending.what) == ("certificate-ends", "its certificate ends in 13.0 days")
+    assert (early.kind, early.what) == ("clock", "its clock is 31s ahead of this machine's")
+
+
+def test_advice_names_the_upstreams_own_place() -> None:
+    """Where no better advice is given; a note has none."""
+    assert found("refused", "gh", "x").next == "start it, or correct host and port in upstreams.gh.url"
+    assert found("refused", "gh", "x", "do that").next == "do that"
+    assert found("hidden", "gh", "x").next is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_says_what_to_do_unless_it_is_a_note(kind: str) -> None:
+    """And its advice is a template that can be filled."""
+    row = KINDS[kind]
+    assert row.means.endswith(".")
+    assert (found(kind, "a", "x").next is None) == (row.level == "note")
+
+
+def test_the_verdict_is_the_worst_that_was_found() -> None:
+    """Of an upstream, and of all."""
+    report = Report(["/mcp"], upstreams=[Checkup("a", "x"), Checkup("b", "x")])
+    report.findings = [found("hidden", "a", "x"), found("slow", "b", "x")]
+    report.settle()
+    assert ([one.verdict for one in report.upstreams], report.verdict) == (["ok", "warning"], "warning")
+    report.findings.append(found("redis-away", None, "x"))
+    report.settle()
+    assert ([one.verdict for one in report.upstreams], report.verdict) == (["ok", "warning"], "problem")
+    report.findings.append(found("silent", "b", "x"))
+    report.settle()
+    assert report.upstreams[1].verdict == "problem"
+    assert [one.kind for one in report.of("b")] == ["silent", "slow"]
