@@ -7,13 +7,14 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.config import Config, confidential
+from gateway.config import Config, Log, confidential
 from gateway.core.access import said_of, somebody
 from gateway.core.directory import Target
 from gateway.front.pipes import Inlet, Outlet, take_over
 from gateway.front.stdio import StdioFront
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, text_of
+from gateway.reloader import Origin, Reloader
 from gateway.runtime import build
 from gateway.server import Addresses, Gateway
 from gateway.support import logs
@@ -33,25 +34,30 @@ _A_YEAR = 365 * 86400.0
 
 
 def serve(
-    config: Config, *, ready: Callable[[Addresses], None] | None = None, warnings: Sequence[str] = ()
+    config: Config,
+    *,
+    ready: Callable[[Addresses], None] | None = None,
+    warnings: Sequence[str] = (),
+    origin: Origin | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT and return the exit code; a second signal ends the process at once with 1.
 
-    `ready` is called once the addresses are bound; `warnings`, of the configuration, go to the log. Raises
-    OSError for an address that cannot be had.
+    `ready` is called once the addresses are bound; `warnings`, of the configuration, go to the log. SIGHUP
+    has it read again from its `origin`. Raises OSError for an address that cannot be had.
     """
     _guard_secrets(config)
     for warning in warnings:
         log.warning("configuration: %s", warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, ready))
+        return runner.run(_serve(config, ready, origin))
 
 
-async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> int:
+async def _serve(
+    config: Config, ready: Callable[[Addresses], None] | None, origin: Origin | None = None
+) -> int:
     gateway = Gateway(build(_within_files(config)))
     asked = _asked_to_stop()
-    if hasattr(signal, "SIGHUP"):  # it would end the process, and means reload to many a service manager
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _cannot_reload)
+    _keep_reloading(gateway, origin)
     addresses = await gateway.start()
     if ready is not None:
         ready(addresses)
@@ -61,9 +67,27 @@ async def _serve(config: Config, ready: Callable[[Addresses], None] | None) -> i
             "and end with this process"
         )
     await asked.wait()
-    log.info("stopping: up to %gs for what is running", config.shutdown_grace)
-    await gateway.stop(config.shutdown_grace)
+    grace = gateway.runtime.config.shutdown_grace
+    log.info("stopping: up to %gs for what is running", grace)
+    await gateway.stop(grace)
     return 0
+
+
+def _keep_reloading(gateway: Gateway, origin: Origin | None) -> None:
+    """Have SIGHUP make the gateway go on by its file as that is then."""
+    known = set(confidential(gateway.runtime.config))
+
+    def guard(config: Config, log: Log) -> None:
+        known.update(confidential(config))  # what is under way still knows the secrets of before
+        logs.configure(log, secrets=known)
+
+    ask = _cannot_reload
+    if origin is not None:
+        reloader = Reloader(gateway, origin, adapt=_within_files, guard=guard)
+        gateway.runtime.background.start(reloader.run(), name="reload")
+        ask = reloader.ask
+    if hasattr(signal, "SIGHUP"):  # it would end the process otherwise
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ask)
 
 
 def _within_files(config: Config) -> Config:
@@ -163,7 +187,7 @@ def _person(seal: Seal, authorization: str | None) -> Principal:
 
 
 def _cannot_reload() -> None:
-    log.warning("reload is not supported by this version; restart to apply a changed configuration")
+    log.warning("this configuration came from no file that could be read again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from gateway.config import FIRST, Config, ConfigError, Problem, parse_address
 
 if TYPE_CHECKING:
     from gateway.app import ToolListing
+    from gateway.reloader import Origin
     from gateway.server import Addresses
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
@@ -55,6 +56,7 @@ class App(Protocol):
         *,
         ready: "Callable[[Addresses], None] | None" = None,
         warnings: Sequence[str] = (),
+        origin: "Origin | None" = None,
     ) -> int: ...
 
     def serve_stdio(
@@ -142,7 +144,10 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
         print(_where(settings, addresses, as_json=arguments.json), flush=True)
 
     try:
-        return (app or _app()).serve(settings, ready=announce, warnings=warnings)
+        from gateway.reloader import Origin
+
+        origin = Origin(arguments.config or arguments.file, instead)
+        return (app or _app()).serve(settings, ready=announce, warnings=warnings, origin=origin)
     except OSError as error:
         return _cannot_start(settings, error)
 

@@ -134,10 +134,11 @@ def load_file(
     *,
     instead: Mapping[str, str] = MappingProxyType({}),
     warn: Callable[[str], None] = lambda _: None,
+    named: Callable[[Path], None] = lambda _: None,
 ) -> Config:
     """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
     folder = Path(path).absolute().parent
-    return load(_text_in(path), file=str(path), folder=folder, instead=instead, warn=warn)
+    return load(_text_in(path), file=str(path), folder=folder, instead=instead, warn=warn, named=named)
 
 
 def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str, str] = os.environ) -> Draft:
@@ -187,12 +188,14 @@ def load(
     env: Mapping[str, str] = os.environ,
     instead: Mapping[str, str] = MappingProxyType({}),
     warn: Callable[[str], None] = lambda _: None,
+    named: Callable[[Path], None] = lambda _: None,
 ) -> Config:
     """Return the configuration that a YAML text or an editor's mcpServers file holds.
 
     `file` is what messages call it, `folder` where its relative paths start, `instead` holds values of the
     command line, which come before the file's. Raises ConfigError with all
-    problems at once; `warn` is handed what is allowed but worth a second look.
+    problems at once; `warn` is handed what is allowed but worth a second look, `named` every file that holds
+    a part of it.
     """
     document = read(text, file=file, env=env, verbatim=mcp_servers.is_bare)
     if mcp_servers.is_bare(document.data):
@@ -204,7 +207,7 @@ def load(
     data.update(instead)
     config = None
     try:
-        config = Config.model_validate(data, context=FromFile(folder))
+        config = Config.model_validate(data, context=FromFile(folder, named))
     except ValidationError as error:
         explain(error, document, Config, _LATER)
     for path, message in conflicts({**data, "upstreams": long_forms(data.get("upstreams"))}):

@@ -1,10 +1,11 @@
-"""Builds one immutable Runtime from a Config by plain constructor calls."""
+"""Builds one immutable Runtime from a Config by plain constructor calls, and the one that comes after it."""
 
 import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from pydantic import SecretStr
 
@@ -18,7 +19,7 @@ from gateway.config import (
     Upstream,
     parse_redis_url,
 )
-from gateway.core.catalogue import Catalogue
+from gateway.core.catalogue import Catalogue, rules_of
 from gateway.core.federation import Federation
 from gateway.core.following import Alone, Following
 from gateway.core.hub import Hub
@@ -27,9 +28,11 @@ from gateway.core.replicas import Replicas
 from gateway.core.shown import Shown
 from gateway.front.legacy_sessions import Sessions
 from gateway.front.verify import Verifier
-from gateway.protocol.call import UpstreamName
+from gateway.protocol.call import Change, UpstreamName
 from gateway.protocol.jsonrpc import encode
-from gateway.support.bus import LocalBus
+from gateway.reloading import Difference, difference, turn
+from gateway.support.bus import Bus, LocalBus
+from gateway.support.guests import Guests
 from gateway.support.leases import Leases
 from gateway.support.mailbox import LocalMailbox, Mailbox
 from gateway.support.metrics import Metrics
@@ -41,7 +44,7 @@ from gateway.support.room import Room
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
 from gateway.upstream.parked import Parked
-from gateway.upstream.pool import Pace, UpstreamPool
+from gateway.upstream.pool import Pace, Retired, UpstreamPool
 
 try:
     import resource
@@ -55,6 +58,31 @@ _NOTES = 8
 _NOTED = 64 * 2**20
 _PATIENCE = 1.0
 """Seconds a caller waits for the fetch of another in this process where `cache.coalesce` is off."""
+
+
+class _Parking(TypedDict):
+    """How many calls may wait for their clients' answers, and for how long."""
+
+    most: int
+    each: int
+    wait: float
+    anonymous_wait: float
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What goes on from one configuration to the next, for as long as the process lives."""
+
+    memory: MemoryStore
+    parked: Parked
+    bus: Bus
+    settings: dict[UpstreamName, str]
+    """The fingerprints of all upstreams there ever were, as they are or were last."""
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    pace: Pace | None
+    earlier: list[Guests] = field(default_factory=list)
+    """Who may still be at work by earlier configurations."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +103,13 @@ class Runtime:
     notebook: Notebook
     mailbox: Mailbox
     sessions: Sessions
-    verifier: Verifier | None = None
-    replicated: Replicated | None = None
-    rates: Rates = field(default_factory=LocalRates)
-    room: Room = field(default_factory=lambda: Room(2**29, 2**25))
+    verifier: Verifier | None
+    replicated: Replicated | None
+    rates: Rates
+    room: Room
+    lasting: Lasting
+    guests: Guests = field(default_factory=Guests)
+    """The requests that work by it."""
 
     async def start(self, *, follow: bool = True) -> None:
         """Begin to reach the upstreams and the other replicas; does not wait for any of them.
@@ -125,6 +156,7 @@ def build(
     seal = Seal([key.get_secret_value() for key in config.secrets.keys], now=wall_clock)
     memory = MemoryStore(config.cache.memory, clock, linger=config.cache.stale_if_error)
     shared = _shared(config, memory, seal, background, metrics, clock)
+    bus = LocalBus() if shared is None else shared.bus
     cache = ResponseCache(
         memory if shared is None else shared.store,
         MemoryGenerations() if shared is None else shared.generations,
@@ -139,44 +171,23 @@ def build(
     limits = config.limits
     rates = _rates(config, shared, seal, clock)
     room = Room(limits.in_flight, limits.message)
-    parked = Parked(
-        mailbox,
-        background,
-        most=limits.questions,
-        each=limits.questions_per_caller,
-        wait=limits.input_wait,
-        anonymous_wait=limits.anonymous_input_wait,
-        metrics=metrics,
-    )
-    pool = UpstreamPool(
-        {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
-        identity=config.identity,
-        version=VERSION,
-        limits=limits,
-        background=background,
-        metrics=metrics,
-        clock=clock,
-        wall_clock=wall_clock,
-        pace=pace,
-        parked=parked,
-        bus=None if shared is None else shared.bus,
-        rates=rates,
-        room=room,
-    )
+    parked = Parked(mailbox, background, metrics=metrics, **_parking(config))
+    settings = dict(fingerprints(config, seal))
+    lasting = Lasting(memory, parked, bus, settings, clock, wall_clock, pace)
+    pool = _pool(config, lasting, background, metrics, rates, room)
     sessions = Sessions(
         config,
         seal=seal,
         notebook=notebook,
         mailbox=mailbox,
-        bus=LocalBus() if shared is None else shared.bus,
+        bus=bus,
         metrics=metrics,
         background=background,
         now=wall_clock,
     )
     parked.on_completed = sessions.completed
-    upstream_settings = fingerprints(config, seal)
-    catalogue = Catalogue(config, pool, cache, metrics, upstream_settings, clock=clock)
-    following = _following(config, shared, seal, background, upstream_settings)
+    catalogue = Catalogue(config, pool, cache, metrics, _result_keys(config, seal), clock=clock)
+    following = _following(config, shared, seal, background, settings)
     hub = Hub(
         config,
         pool=pool,
@@ -186,25 +197,13 @@ def build(
         stopping=stopping,
         following=following,
         wall_clock=wall_clock,
-        shown=None if shared is None else _shown(shared, notebook, background, upstream_settings),
+        shown=None if shared is None else _shown(shared, notebook, background, settings),
+        bus=bus,
     )
     pool.on_change = hub.changed
-    server_info = _server_info(config)
-    pipelines = {
-        path: Pipeline(
-            Federation(path, config),
-            config,
-            pool=pool,
-            cache=cache,
-            catalogue=catalogue,
-            hub=hub,
-            seal=seal,
-            metrics=metrics,
-            server_info=server_info,
-            clock=clock,
-        )
-        for path in config.endpoints
-    }
+    pipelines = _pipelines(config, pool, cache, catalogue, hub, seal, metrics, clock)
+    for path, pipeline in pipelines.items():
+        hub.join(path, pipeline)
     return Runtime(
         config,
         metrics,
@@ -226,7 +225,180 @@ def build(
         shared,
         rates,
         room,
+        lasting,
     )
+
+
+def rebuild(before: Runtime, config: Config) -> Runtime:
+    """Return what comes after a runtime, wired with all of it that lasts; nothing is changed by that.
+
+    Settings that wait for a restart have to be as they were. Raises ValueError for unusable files.
+    """
+    lasting, metrics, cache = before.lasting, before.metrics, before.cache
+    pool = _pool(config, lasting, before.background, metrics, before.rates, before.room, before.pool)
+    verifier = before.verifier
+    if before.config.authentication != config.authentication:
+        verifier = None
+        if config.authentication.on:
+            verifier = Verifier(
+                config.authentication,
+                before.seal,
+                before.background,
+                metrics,
+                lasting.wall_clock,
+                clock=lasting.clock,
+            )
+            if before.verifier is not None:
+                verifier.adopt(before.verifier)
+    keys = _result_keys(config, before.seal)
+    catalogue = Catalogue(config, pool, cache, metrics, keys, clock=lasting.clock, before=before.catalogue)
+    pipelines = _pipelines(config, pool, cache, catalogue, before.hub, before.seal, metrics, lasting.clock)
+    return replace(
+        before,
+        config=config,
+        pool=pool,
+        catalogue=catalogue,
+        pipelines=pipelines,
+        verifier=verifier,
+        guests=Guests(),
+    )
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What is left to do after a runtime has taken another one's place."""
+
+    before: Runtime
+    after: Runtime
+    difference: Difference
+    retired: Retired
+
+    async def forget(self) -> None:
+        """Let nothing that was kept be served again of upstreams that are configured anew."""
+        for name in self.difference.names:
+            await self.after.cache.invalidate(Change(name, cause="settings"))
+
+    async def finish(self, grace: float) -> None:
+        """Close what is left once nobody works with it.
+
+        Requests under way by any earlier configuration may finish within the grace.
+        """
+        before, after = self.before, self.after
+        await asyncio.gather(*(guests.gone(grace) for guests in list(after.lasting.earlier)))
+        if before.guests in after.lasting.earlier:
+            after.lasting.earlier.remove(before.guests)
+        for pipeline in before.pipelines.values():
+            pipeline.shed()
+        await self.retired.close()
+        if before.verifier is not None and before.verifier is not after.verifier:
+            await before.verifier.close()
+
+
+def hand_over(before: Runtime, after: Runtime) -> Handover:
+    """Let a runtime take another one's place, in one step; `finish` what is returned.
+
+    Whoever listens goes on by the new one, and is told of what is shown otherwise.
+    """
+    config, lasting = after.config, after.lasting
+    changes = difference(before.config, config)
+    lasting.earlier.append(before.guests)
+    lasting.settings.update(fingerprints(config, after.seal))
+    lasting.memory.allow(config.cache.memory, config.cache.stale_if_error)
+    lasting.parked.allow(**_parking(config))
+    after.room.allow(config.limits.in_flight, config.limits.message)
+    if isinstance(after.notebook, LocalNotebook):
+        after.notebook.allow(*_noted(config))
+    after.cache.allow(
+        stale_if_error=config.cache.stale_if_error,
+        bounds=_bounds(config, config.cache.coalesce or _PATIENCE),
+    )
+    meaning = turn(changes, before.config, config, lambda name: after.pool.keeps(name, before.pool))
+    before.catalogue.outdated(meaning.gone)
+    retired = after.pool.take_over(before.pool)
+    for path, pipeline in after.pipelines.items():
+        if path in before.pipelines and not (
+            changes.rules or path in changes.otherwise or _served(path, before) != _served(path, after)
+        ):
+            pipeline.go_on_from(before.pipelines[path])
+    after.sessions.adopt(config, meaning.counts)
+    after.hub.adopt(config, after.pool, after.catalogue, after.pipelines, meaning)
+    return Handover(before, after, changes, retired)
+
+
+def _served(path: str, runtime: Runtime) -> list[str]:
+    named = runtime.config.endpoints[path].upstreams
+    return list(runtime.config.upstreams if named is None else named)
+
+
+def _pool(
+    config: Config,
+    lasting: Lasting,
+    background: Background,
+    metrics: Metrics,
+    rates: Rates,
+    room: Room,
+    before: UpstreamPool | None = None,
+) -> UpstreamPool:
+    return UpstreamPool(
+        {UpstreamName(name): upstream for name, upstream in config.upstreams.items()},
+        identity=config.identity,
+        version=VERSION,
+        limits=config.limits,
+        background=background,
+        metrics=metrics,
+        clock=lasting.clock,
+        wall_clock=lasting.wall_clock,
+        pace=lasting.pace,
+        parked=lasting.parked,
+        bus=lasting.bus,
+        rates=rates,
+        room=room,
+        before=before,
+    )
+
+
+def _pipelines(
+    config: Config,
+    pool: UpstreamPool,
+    cache: ResponseCache,
+    catalogue: Catalogue,
+    hub: Hub,
+    seal: Seal,
+    metrics: Metrics,
+    clock: Callable[[], float],
+) -> Mapping[str, Pipeline]:
+    server_info = _server_info(config)
+    return {
+        path: Pipeline(
+            Federation(path, config),
+            config,
+            pool=pool,
+            cache=cache,
+            catalogue=catalogue,
+            hub=hub,
+            seal=seal,
+            metrics=metrics,
+            server_info=server_info,
+            clock=clock,
+        )
+        for path in config.endpoints
+    }
+
+
+def _parking(config: Config) -> _Parking:
+    limits = config.limits
+    return {
+        "most": limits.questions,
+        "each": limits.questions_per_caller,
+        "wait": limits.input_wait,
+        "anonymous_wait": limits.anonymous_input_wait,
+    }
+
+
+def _noted(config: Config) -> tuple[int, int]:
+    """Return for how many facts, and bytes of them, a process alone has room."""
+    sessions = config.limits.sessions
+    return _NOTES * sessions, max(_NOTED, _NOTES * 2**10 * sessions)
 
 
 def _rates(
@@ -249,9 +421,8 @@ def _between(
 ) -> tuple[Notebook, Mailbox]:
     """Return where replicas note what any of them may need, and how they ask one another."""
     if shared is None:
-        sessions = config.limits.sessions
-        notebook = LocalNotebook(clock, most=_NOTES * sessions, bytes=max(_NOTED, _NOTES * 2**10 * sessions))
-        return notebook, LocalMailbox()
+        most, size = _noted(config)
+        return LocalNotebook(clock, most=most, bytes=size), LocalMailbox()
     prefix = config.cache.redis_prefix
     mailbox = RedisMailbox(
         shared.redis,
@@ -330,6 +501,16 @@ def fingerprints(config: Config, seal: Seal) -> Mapping[UpstreamName, str]:
     """Return what cache keys say of an upstream's settings: a keyed hash, for a credential is among them."""
     return {
         UpstreamName(name): seal.partition(_spelled(upstream)) for name, upstream in config.upstreams.items()
+    }
+
+
+def _result_keys(config: Config, seal: Seal) -> Mapping[UpstreamName, str]:
+    """Return the same with how far its hints are followed: what was kept by other rules is not found."""
+    return {
+        UpstreamName(name): seal.partition(
+            f"{_spelled(upstream)}\n{rules_of(config, name)}\n{upstream.cache!r}"
+        )
+        for name, upstream in config.upstreams.items()
     }
 
 

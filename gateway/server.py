@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.config import parse_address
+from gateway.config import Config, parse_address
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.federation import namespaces
 from gateway.core.purge import Wish, changes
@@ -16,9 +16,10 @@ from gateway.front.admin import AdminFront
 from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
-from gateway.runtime import Runtime
+from gateway.reloading import applicable
+from gateway.runtime import Runtime, hand_over, rebuild
 from gateway.snapshot import Doors, status_of
-from gateway.status import Phase, Status
+from gateway.status import Phase, Settings, Status
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,15 @@ class Gateway:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._state = FrontState(
-            runtime.config, runtime.pipelines, runtime.seal, runtime.sessions, runtime.verifier
-        )
+        self.generation = 1
+        """Which configuration is in force: it moves with every reload."""
+        self.loaded = time.time()
+        """Since when that is."""
+        self.reload_problem: str | None = None
+        """Why the file as it is now is not in force, None where it is."""
+        self.needs_restart: tuple[str, ...] = ()
+        """Settings of that file which a process keeps for as long as it lives."""
+        self._state = _front_state(runtime)
         self._admission = Admission(runtime.room, runtime.rates, runtime.metrics)
         self._front = HttpFront(
             lambda: self._state,
@@ -90,6 +97,37 @@ class Gateway:
         runtime.background.start(self._settle(), name="settle")
         return Addresses(endpoints, admin)
 
+    async def reload(self, wanted: Config) -> None:
+        """Go on by another configuration; what is under way ends as it began.
+
+        Nothing is changed before all of it is known to work; raises ValueError where it does not.
+        """
+        before = self.runtime
+        config, late = applicable(before.config, wanted)
+        after = rebuild(before, config)
+        handover = hand_over(before, after)
+        # Up to the first `await` nobody else has a turn: requests are of the one configuration or the other.
+        self.runtime = after
+        self._state = _front_state(after)
+        self._front.adopt()
+        await handover.forget()
+        self.generation += 1
+        self.loaded = time.time()
+        self.reload_problem = None
+        self.needs_restart = late
+        after.metrics.config_loaded(self.generation, self.loaded)
+        if after.verifier is not None and after.verifier is not before.verifier and self._front.serving:
+            after.verifier.warm()
+        log.info("configuration %d is in force: %s", self.generation, handover.difference)
+        for setting in late:
+            log.warning("configuration: %s is applied when the gateway is started again", setting)
+        after.background.start(handover.finish(config.shutdown_grace), name="finish a reload")
+
+    def not_reloaded(self, problem: str) -> None:
+        """Note why a changed configuration could not be applied: the one before is still in force."""
+        self.reload_problem = problem
+        self.runtime.metrics.config_refused()
+
     async def settled(self) -> None:
         """Wait until every upstream was tried once, at most `startup_wait`."""
         await self._settled.wait()
@@ -116,6 +154,12 @@ class Gateway:
             redis=self._redis(),
             started=self._started,
             doors=Doors(self._front.connections, self._admission.requests, self._admission.listening),
+            settings=Settings(
+                generation=self.generation,
+                loaded=round(self.loaded, 3),
+                problem=self.reload_problem,
+                needs_restart=self.needs_restart,
+            ),
         )
 
     async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
@@ -163,6 +207,17 @@ class Gateway:
             log.warning("no answer yet from %s; they are tried on", ", ".join(late))
         finally:
             self._settled.set()
+
+
+def _front_state(runtime: Runtime) -> FrontState:
+    return FrontState(
+        runtime.config,
+        runtime.pipelines,
+        runtime.seal,
+        runtime.sessions,
+        runtime.verifier,
+        runtime.guests,
+    )
 
 
 def _url(bound: list[tuple[str, int]], scheme: str = "http") -> str:

@@ -19,6 +19,7 @@ from gateway.status import (
     Load,
     Phase,
     Questions,
+    Settings,
     Status,
     Upstream,
     Use,
@@ -41,6 +42,7 @@ def status_of(
     redis: Literal["up", "down"] | None,
     started: float,
     doors: Doors,
+    settings: Settings,
 ) -> Status:
     """Return what a process of this Runtime does now."""
     config = runtime.config
@@ -53,6 +55,7 @@ def status_of(
         phase=phase,
         now=round(now, 3),
         started=started,
+        config=settings,
         endpoints={
             path: list(endpoint.upstreams or config.upstreams) for path, endpoint in config.endpoints.items()
         },

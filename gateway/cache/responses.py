@@ -121,6 +121,11 @@ class ResponseCache:
     def __repr__(self) -> str:
         return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
 
+    def allow(self, *, stale_if_error: float, bounds: Mapping[UpstreamName, float]) -> None:
+        """Go on by another configuration."""
+        self._stale_if_error = stale_if_error
+        self._bounds = bounds
+
     @property
     def epoch(self) -> int:
         """Moves with every change; what was joined from entries is as old as the epoch it began in."""

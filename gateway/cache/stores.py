@@ -86,11 +86,23 @@ class MemoryStore:
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], float], linger: float = 0.0) -> None:
+        self._clock = clock
+        self.largest = 0
+        self._linger = _LINGER
+        self._kept: TLRUCache[Key, _Kept] = TLRUCache(0, ttu=self._forget_at, timer=clock)
+        self.allow(max_bytes, linger)
+
+    def allow(self, max_bytes: int, linger: float) -> None:
+        """Keep so many bytes from now on, of what is kept already as well."""
+        if max_bytes == self.largest and max(linger, _LINGER) == self._linger:
+            return
+        before = self._kept
         self.largest = max_bytes
         self._linger = max(linger, _LINGER)
-        self._kept: TLRUCache[Key, _Kept] = TLRUCache(
-            max_bytes, ttu=self._forget_at, timer=clock, getsizeof=itemgetter(1)
-        )
+        self._kept = TLRUCache(max_bytes, ttu=self._forget_at, timer=self._clock, getsizeof=itemgetter(1))
+        for key, kept in list(before.items()):
+            if kept[1] <= max_bytes:
+                self._kept[key] = kept
 
     def __repr__(self) -> str:
         entries, held = self.held

@@ -101,13 +101,8 @@ class Audience:
         show: Show,
     ) -> None:
         """`forwarding` are the upstreams that see their callers' own credentials."""
-        self._endpoints_of = {
-            name: tuple(path for path, names in endpoints.items() if name in names) for name in namespaces
-        }
-        self._namespaces = namespaces
-        self._forwarding = frozenset(forwarding)
-        self._exact = subresources == "exact"
         self._show = show
+        self.adopt(endpoints, namespaces, forwarding, subresources=subresources)
         # Dicts for sets: they keep their order, so whoever came first is told first.
         self._lists: dict[tuple[str, Kind], dict[Subscription, None]] = defaultdict(dict)
         self._callers: dict[tuple[str, Partition | None], dict[Subscription, None]] = defaultdict(dict)
@@ -118,6 +113,22 @@ class Audience:
         self._tasks: dict[Followed, dict[str, _Task]] = {}
         self._tracked: dict[Subscription, Mapping[str, Tracked]] = {}
         self._open = 0
+
+    def adopt(
+        self,
+        endpoints: Mapping[str, Collection[UpstreamName]],
+        namespaces: Mapping[UpstreamName, Namespace],
+        forwarding: Collection[UpstreamName],
+        *,
+        subresources: Literal["exact", "parent"],
+    ) -> None:
+        """Go on with the same streams by what another configuration says."""
+        self._endpoints_of = {
+            name: tuple(path for path, names in endpoints.items() if name in names) for name in namespaces
+        }
+        self._namespaces = namespaces
+        self._forwarding = frozenset(forwarding)
+        self._exact = subresources == "exact"
 
     def __len__(self) -> int:
         return self._open
@@ -197,7 +208,7 @@ class Audience:
 
     def of(self, at: Followed) -> Iterator[Subscription]:
         """Yield the streams of one context at every endpoint that serves its upstream."""
-        for endpoint in self._endpoints_of[at.upstream]:
+        for endpoint in self._endpoints_of.get(at.upstream, ()):
             yield from list(self._callers.get((endpoint, at.context), ()))
 
     def list_changed(self, at: Followed | UpstreamName, kind: Kind) -> tuple[int, int]:
@@ -218,6 +229,24 @@ class Audience:
             known += len(hearing) - told
         return new, known
 
+    def shown_otherwise(self, endpoint: str, kind: Kind, upstream: UpstreamName | None) -> None:
+        """Tell those who want it at one endpoint that something else, of an upstream or of any, is shown."""
+        key, news = _LISTS[kind]
+        streams = self._lists.get((endpoint, kind), ())
+        for stream in list(streams) if upstream is None else _reached(streams, upstream, kind):
+            stream.tell(key, news)
+
+    def at(self, endpoint: str) -> Iterator[Subscription]:
+        """Yield the streams of one endpoint."""
+        for (path, _), streams in list(self._callers.items()):
+            if path == endpoint:
+                yield from list(streams)
+
+    def named(self, stream: Subscription) -> Iterator[UpstreamName]:
+        """Yield the upstreams whose resources and tasks a stream was promised by name."""
+        yield from (place.at.upstream for place in self._places.get(stream, ()))
+        yield from (tracked.at.upstream for tracked in self._tracked.get(stream, _NO_TASKS).values())
+
     def listens(self, at: Followed, kind: Kind) -> bool:
         """Whether anybody would be told of a change."""
         return any(self._listeners(at, kind))
@@ -229,7 +258,7 @@ class Audience:
         key, news = _LISTS[kind]
         streams = [
             stream
-            for endpoint in self._endpoints_of[upstream]
+            for endpoint in self._endpoints_of.get(upstream, ())
             for known in (self._callers, self._people)
             for stream in _reached(known.get((endpoint, partition), ()), upstream, kind)
             if getattr(stream.wanted, kind)
@@ -334,12 +363,12 @@ class Audience:
         """Yield all streams of a context: everybody's where the upstream sees the gateway's credential."""
         for (endpoint, partition), streams in self._callers.items():
             own = at.upstream not in self._forwarding or partition == at.context
-            if own and endpoint in self._endpoints_of[at.upstream]:
+            if own and endpoint in self._endpoints_of.get(at.upstream, ()):
                 yield streams
 
     def _listeners(self, at: Followed | UpstreamName, kind: Kind) -> Iterator[Collection[Subscription]]:
         upstream = at.upstream if isinstance(at, Followed) else at
-        for endpoint in self._endpoints_of[upstream]:
+        for endpoint in self._endpoints_of.get(upstream, ()):
             if isinstance(at, Followed) and upstream in self._forwarding:
                 own = self._callers.get((endpoint, at.context), ())
                 yield [stream for stream in own if getattr(stream.wanted, kind)]
@@ -386,6 +415,8 @@ class Audience:
         self, upstream: UpstreamName, uri: str, stream: Subscription, *, instead: str | None
     ) -> bool:
         """Tell of a URI that the stream did not name, or of the one it did where too many such wait."""
+        if upstream not in self._namespaces:
+            return False
         exposed = self._namespaces[upstream].expose_uri(uri)
         told = stream.tell_unnamed(*_update(exposed))
         if told is None:

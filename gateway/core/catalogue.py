@@ -133,7 +133,12 @@ class Catalogue:
         settings: Mapping[UpstreamName, str],
         *,
         clock: Callable[[], float] = time.monotonic,
+        before: "Catalogue | None" = None,
     ) -> None:
+        """`settings` tell results apart that upstreams of one name gave under different ones.
+
+        What the catalogue `before` knows of upstreams that are the same is known here as well.
+        """
         self._config = config
         self._pool = pool
         self._cache = cache
@@ -149,8 +154,10 @@ class Catalogue:
         self._known: Interned[tuple[UpstreamName, str, Partition | None], Listing] = Interned(
             max(config.cache.memory // 4, _LEAST_KNOWN)
         )
-        self.seen = LastSeen()
-        self.asked: set[UpstreamName] = set()
+        self.seen: LastSeen = LastSeen() if before is None else before.seen
+        self._others: frozenset[UpstreamName] = frozenset()
+        """Upstreams that are other ones by now, or none: what they list is no news for those who listen."""
+        self.asked: set[UpstreamName] = set() if before is None else before.asked
         """The upstreams of which anything may have been cached by this process."""
         self.on_found: Callable[[Followed, str], None] | None = None
         """Told of a list that turned out to be another one, with nobody having said so."""
@@ -163,6 +170,20 @@ class Catalogue:
             _CONTEXTS
         )
         self._busy: LRUCache[tuple[UpstreamName, Partition | None], Busy] = LRUCache(_CONTEXTS)
+        if before is not None:
+            self._learn_from(before)
+
+    def _learn_from(self, before: "Catalogue") -> None:
+        same = {name for name in self._rules if self._pool.keeps(name, before._pool)}
+        self.revision = before.revision + 1
+        self._known.take(before._known, lambda key: key[0] in same)
+        self._lacking.update({key: since for key, since in before._lacking.items() if key[0] in same})
+        self._rests.update({key: rest for key, rest in before._rests.items() if key[0] in same})
+        self._busy.update({key: busy for key, busy in before._busy.items() if key[0] in same})
+
+    def outdated(self, others: frozenset[UpstreamName]) -> None:
+        """Note which upstreams the catalogue that takes this one's place has none of, or other ones."""
+        self._others = others
 
     @property
     def remembered(self) -> tuple[int, int, int]:
@@ -364,6 +385,8 @@ class Catalogue:
     def _look(self, name: UpstreamName, method: str, caller: Caller, listing: Listing) -> None:
         """Say so when the list is another than it was for the same credential and capabilities."""
         at = self.followed(name, caller.principal)
+        if name in self._others:
+            return
         if self.seen.record(at, method, caller.profile, listing.digest) and self.on_found is not None:
             self.on_found(at, method)
 

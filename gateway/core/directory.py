@@ -74,6 +74,15 @@ class Directory:
         self._same_for_all = not any(config.upstreams[name].auth.personal for name in federation.namespaces)
         self._seen: LRUCache[tuple[Partition | None, str], UpstreamName] = LRUCache(_PROVENANCE)
 
+    def go_on_from(self, before: "Directory") -> None:
+        """Know what callers were shown by a directory of the same upstreams."""
+        self._seen = before._seen
+
+    def shed(self) -> None:
+        """Forget what was put together for requests."""
+        self._tables = {}
+        self._seen = LRUCache(1)
+
     # Who may do what
 
     def reached(self, caller: Caller, *kinds: Kind) -> Collection[UpstreamName]:

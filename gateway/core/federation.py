@@ -106,6 +106,10 @@ class Federation:
     def __repr__(self) -> str:
         return f"<Federation {self.endpoint}: {', '.join(self.namespaces)}>"
 
+    def shed(self) -> None:
+        """Forget what was made of listings."""
+        self._made.clear()
+
     def name_prefix(self, name: UpstreamName) -> str:
         """Return what every exposed name of this upstream starts with; names are cut behind it only."""
         space = self.namespaces[name]

@@ -198,6 +198,22 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
 
+    def retire(self) -> None:
+        """Hang up, and have no part in the stream any more: another upstream may bear the name by now."""
+        self.stop()
+        self._share.close()
+
+    def adopt(self, pool: UpstreamPool, settings: config.Subscriptions) -> None:
+        """Go on by another configuration, in which the upstream is the same."""
+        self._pool = pool
+        if settings != self._settings:
+            self._settings = settings
+            self._pace = Pace(settings.retry, settings.longest_retry)
+            self._room, self._own_room = (
+                Room(settings.uris_per_upstream, settings.upstream_uri_bytes) for _ in range(2)
+            )
+            self._stir.set()
+
     def want(self, wanted: Wanted) -> None:
         """Follow this, too."""
         self._kinds.update(kinds_of(wanted))

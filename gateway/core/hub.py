@@ -12,7 +12,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Protocol, assert_never
+
+import msgspec
 
 from gateway.cache.policy import ancestors
 from gateway.config import Config
@@ -24,11 +26,13 @@ from gateway.core.audience import (
     UPDATED,
     Audience,
     Followed,
+    Kind,
     Place,
     Tracked,
 )
 from gateway.core.capabilities import Profile, needed
 from gateway.core.catalogue import Caller, Catalogue
+from gateway.core.discover import offers
 from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower
 from gateway.core.following import TASK, Alone, Aside, Digests, Following, Found, Gap, Looking, Lost, Said
@@ -40,6 +44,8 @@ from gateway.core.shown import Shown, Stale
 from gateway.core.subscription import Round, Subscription
 from gateway.core.tasklooks import TaskLooks
 from gateway.protocol.call import (
+    Answer,
+    Call,
     Challenge,
     Change,
     Notice,
@@ -53,6 +59,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode, split, text_or_none
 from gateway.protocol.methods import TASKS
 from gateway.protocol.subscriptions import Wanted
+from gateway.support.bus import Bus
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 from gateway.upstream.pool import UpstreamPool
@@ -65,6 +72,8 @@ _MOST_LACKING = 10_000
 _MOST_PROFILES = 8
 """More ways than this in which clients see one list are not looked at anew; all are told instead."""
 
+_OTHERWISE = "shown otherwise"
+
 _CHANGED: Mapping[str, str] = {f"notifications/{kind}/list_changed": LISTS_OF[kind][0] for kind in KINDS}
 
 
@@ -76,8 +85,46 @@ class _Lacking:
     partitions: dict[Partition | None, None] = field(default_factory=dict)
 
 
+class Door(Protocol):
+    """Behind which one endpoint is served, as it is configured now."""
+
+    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
+        """Relay until either side is to end it."""
+        ...
+
+    def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
+        """Note whose a URI is that a caller is shown (F-11)."""
+        ...
+
+    def sight(self, principal: Principal) -> Sight | None:
+        """Return what the rules let a caller see, None without rules."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What another configuration means to whoever listens."""
+
+    gone: frozenset[UpstreamName] = frozenset()
+    """Upstreams that are no more, or other ones under the same name."""
+    come: frozenset[UpstreamName] = frozenset()
+    """Upstreams that were not there before, or are other ones."""
+    renamed: frozenset[UpstreamName] = frozenset()
+    """Upstreams whose things have other names and URIs."""
+    otherwise: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
+    """Endpoint -> the lists of which something else is shown, for other reasons than that an upstream is."""
+    rules: bool = False
+    """Whether other rules say who may see what."""
+    counts: Callable[[Principal], bool] = lambda _: True
+    """Whether a caller would be let in again with the credential he came with."""
+
+
+_say_otherwise = msgspec.msgpack.Encoder().encode
+_read_otherwise = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
+
+
 class Hub:
-    """Serves all endpoints of one configuration. Pipelines `join` it before `start`."""
+    """Serves all endpoints, and goes on from one configuration to the next. Each endpoint has to `join`."""
 
     def __init__(
         self,
@@ -90,13 +137,10 @@ class Hub:
         stopping: asyncio.Event,
         following: Following | None = None,
         shown: Shown | None = None,
+        bus: Bus | None = None,
         random: Callable[[], float] = chance.random,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._config = config
-        self._settings = config.subscriptions
-        self._pool = pool
-        self._catalogue = catalogue
         self._background = background
         self._metrics = metrics
         self._stopping = stopping
@@ -104,13 +148,13 @@ class Hub:
         self._shown = shown
         self._random = random
         self._wall_clock = wall_clock
-        names = [UpstreamName(name) for name in config.upstreams]
-        self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.personal)
-        self._served = {
-            path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
-            for path, endpoint in config.endpoints.items()
-        }
-        self._shows: dict[str, Callable[[Partition | None, str, UpstreamName], None]] = {}
+        self._bus = bus
+        self._doors: dict[str, Door] = {}
+        self._who: dict[Subscription, tuple[Principal, Wanted]] = {}
+        """Who listens, and which lists he wanted to hear of."""
+        self._welcomes: dict[UpstreamName, asyncio.Task[None]] = {}
+        self._started = False
+        self._configure(config, pool, catalogue)
         self._audience = Audience(
             self._served,
             namespaces(config),
@@ -140,11 +184,25 @@ class Hub:
         self._resuming: set[asyncio.Task[None]] = set()
         self._following.hear(self._relayed)
         self._round = Round(metrics.notices("delivered"))
-        catalogue.on_found = self._found
         catalogue.seen.heeded = self._followers
-        catalogue.on_asking = self._asking
         if shown is not None:
             catalogue.seen.on_news = shown.note
+        if bus is not None:
+            bus.subscribe(_OTHERWISE, self._heard_otherwise)
+
+    def _configure(self, config: Config, pool: UpstreamPool, catalogue: Catalogue) -> None:
+        self._config = config
+        self._settings = config.subscriptions
+        self._pool = pool
+        self._catalogue = catalogue
+        names = [UpstreamName(name) for name in config.upstreams]
+        self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.personal)
+        self._served = {
+            path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
+            for path, endpoint in config.endpoints.items()
+        }
+        catalogue.on_found = self._found
+        catalogue.on_asking = self._asking
 
     def __repr__(self) -> str:
         followers = " | ".join(map(repr, self._followers.values()))
@@ -154,20 +212,28 @@ class Hub:
     def __len__(self) -> int:
         return len(self._audience)
 
-    def join(self, endpoint: str, show: Callable[[Partition | None, str, UpstreamName], None]) -> None:
+    def join(self, endpoint: str, door: Door) -> None:
         """Let an endpoint know whose the URIs are that its clients are shown here (F-11)."""
-        self._shows[endpoint] = show
+        self._doors[endpoint] = door
+
+    def door(self, endpoint: str) -> Door | None:
+        """Return behind what an endpoint is served now, None where there is none any more."""
+        return self._doors.get(endpoint)
 
     def start(self) -> None:
         """Begin to follow the upstreams whose lists are cached; does not wait for any of them."""
+        self._started = True
         self._background.start(self._end_when_stopping(), name="end subscriptions")
         for name in self._config.upstreams:
-            at = Followed(UpstreamName(name), None)
-            if at.upstream not in self._forwarding:
-                self._follower(at, Principal()).start()
+            self._begin(UpstreamName(name))
+
+    def _begin(self, name: UpstreamName) -> None:
+        if self._started and name not in self._forwarding:
+            self._follower(Followed(name, None), Principal()).start()
 
     def stop(self) -> None:
         """Follow nobody any more."""
+        self._started = False
         for follower in self._followers.values():
             follower.stop()
 
@@ -198,12 +264,14 @@ class Hub:
         deadline: float,
         extensions: frozenset[str] = frozenset(),
         sight: Sight | None = None,
+        asked: Wanted = _NOTHING,
     ) -> Subscription:
         """Return a stream that hears of what its `wanted` says, no more and no less (L-07); `leave` follows.
 
-        `places` and `tasks` say where what it names leads; an upstream that has not granted it by the
-        deadline, in the loop's time, is not waited for. URIs in `wanted` itself are promised, and nothing is
-        told of them. Changes from now on are pending when this returns.
+        `asked` are the lists that its client asked for, all of which it may be promised one day. `places`
+        and `tasks` say where what it names leads; an upstream that has not granted it by the deadline, in the
+        loop's time, is not waited for. URIs in `wanted` itself are promised, and nothing is told of them.
+        Changes from now on are pending when this returns.
         """
         room = self._settings.pending
         stream = Subscription(
@@ -217,6 +285,7 @@ class Hub:
             sight=sight,
         )
         self._audience.add(stream, places, tasks)
+        self._who[stream] = principal, asked.lists
         self._metrics.subscriptions(len(self._audience))
         self._joining.add(stream)
         try:
@@ -269,6 +338,7 @@ class Hub:
     def leave(self, stream: Subscription) -> None:
         """Forget a stream and what was followed for it alone."""
         self._audience.remove(stream)
+        del self._who[stream]
         for follower, wanted in self._claims.pop(stream, ()):
             follower.unwant(wanted)
         expiry = self._expiries.pop(stream, None)
@@ -283,7 +353,7 @@ class Hub:
         """Have the upstreams followed that this stream needs to hear of."""
         needs: dict[Followed, Wanted] = {}
         lists, sight = stream.wanted.lists, stream.sight
-        for name in self._served[stream.endpoint]:
+        for name in self._served.get(stream.endpoint, ()):
             if name in self._forwarding and lists and (sight is None or sight.reaches(name)):
                 needs[Followed(name, principal.partition)] = lists
         for one in named:
@@ -326,6 +396,155 @@ class Hub:
         await self._stopping.wait()
         for stream in self._audience:
             stream.end("stopping")
+
+    # Another configuration
+
+    def adopt(
+        self,
+        config: Config,
+        pool: UpstreamPool,
+        catalogue: Catalogue,
+        doors: Mapping[str, Door],
+        turn: Turn,
+    ) -> None:
+        """Go on by another configuration, with everybody who listens; nothing here waits.
+
+        Who was promised something that is not to be had any more is let go, and hears the truth when he
+        listens anew. Of all else that is shown otherwise the others are told.
+        """
+        before, offered = self._served, {name: self._offered(name) for name in self._config.upstreams}
+        self._configure(config, pool, catalogue)
+        served = self._served
+        self._doors = dict(doors)
+        lost = {
+            (path, name)
+            for path, names in before.items()
+            for name in names
+            if path in served and name not in served[path]
+        }
+        gained = {
+            (path, name) for path in served for name in served[path] if name not in before.get(path, ())
+        }
+        for path, name in lost:
+            for kind in offered[name]:
+                self._say_shown_otherwise(path, kind, name)
+        for stream in self._audience:
+            self._reconsider(stream, turn, {path for path, _ in gained})
+        self._audience.adopt(
+            served, namespaces(config), self._forwarding, subresources=self._settings.subresources
+        )
+        for name in turn.gone:
+            self._forget(name, entirely=name not in config.upstreams)
+        for follower in self._followers.values():
+            follower.adopt(pool, self._settings)
+        for stream in self._audience:
+            if stream.ended is None:
+                self._follow_for(stream)
+        for named in config.upstreams:
+            self._begin(UpstreamName(named))
+        for path, kinds in turn.otherwise.items():
+            for kind in kinds if path in served else ():
+                self._say_shown_otherwise(path, kind, None)
+        for name in turn.come | {name for _, name in gained}:
+            paths = [path for path, its in gained if its == name]
+            self._welcome(name, paths, offered.get(name, frozenset()) if name in turn.gone else None)
+
+    def _offered(self, name: str) -> frozenset[Kind]:
+        """Return the lists that an upstream says it has."""
+        discovered = self._pool.discovered(UpstreamName(name))
+        if discovered is None:
+            return frozenset()
+        return frozenset(kind for kind in KINDS if offers(discovered.capabilities, kind))
+
+    def _reconsider(self, stream: Subscription, turn: Turn, gaining: Collection[str]) -> None:
+        """Let a stream go that cannot be kept as it is; asked by what was configured before."""
+        principal, asked = self._who[stream]
+        door = self._doors.get(stream.endpoint)
+        served = self._served.get(stream.endpoint, ())
+        if door is None:
+            stream.end("reloaded")
+        elif not turn.counts(principal):
+            stream.end("refused")
+        elif any(
+            name in turn.gone or name in turn.renamed or name not in served
+            for name in self._audience.named(stream)
+        ) or (turn.rules and (stream.wanted.uris or stream.wanted.tasks)):
+            stream.end("withdrawn")
+        elif stream.endpoint in gaining and asked - stream.wanted.lists:
+            stream.end("reloaded")  # it may be promised more by now
+        else:
+            stream.sight = door.sight(principal)
+
+    def _forget(self, name: UpstreamName, *, entirely: bool) -> None:
+        """Follow an upstream no more that is gone; with another one in its place its lists are compared."""
+        for at in [at for at in self._followers if at.upstream == name]:
+            self._followers.pop(at).retire()
+        for stream, claims in self._claims.items():
+            self._claims[stream] = [pair for pair in claims if pair[0].at.upstream != name]
+        welcome = self._welcomes.pop(name, None)
+        if welcome is not None:
+            welcome.cancel()
+        if entirely:
+            self._catalogue.seen.forget(name)
+            for key in [key for key in self._lacking if key[0] == name]:
+                del self._lacking[key]
+
+    def _follow_for(self, stream: Subscription) -> None:
+        """Have the upstreams followed that see this caller's credential, and are there only now."""
+        lists, sight = stream.wanted.lists, stream.sight
+        if not (lists and self._forwarding):
+            return
+        claims = self._claims.setdefault(stream, [])
+        known = {follower.at for follower, wanted in claims if wanted.lists}
+        principal, _ = self._who[stream]
+        for name in self._served[stream.endpoint]:
+            at = Followed(name, principal.partition)
+            if name in self._forwarding and at not in known and (sight is None or sight.reaches(name)):
+                follower = self._follower(at, principal)
+                claims.append((follower, lists))
+                follower.want(lists)
+
+    def _welcome(
+        self, name: UpstreamName, paths: Collection[str], instead_of: frozenset[Kind] | None
+    ) -> None:
+        """Tell of an upstream's lists once it is there: where it is new, and where it says something else."""
+        self._welcomes[name] = task = self._background.start(
+            self._welcomed(name, paths, instead_of), name=f"welcome {name}"
+        )
+
+        def over(_: object) -> None:
+            if self._welcomes.get(name) is task:
+                del self._welcomes[name]
+
+        task.add_done_callback(over)
+
+    async def _welcomed(
+        self, name: UpstreamName, paths: Collection[str], instead_of: frozenset[Kind] | None
+    ) -> None:
+        await self._pool.up(name)
+        offered = self._offered(name)
+        for path in paths:
+            for kind in offered:
+                self._say_shown_otherwise(path, kind, name)
+        if instead_of is None:
+            return
+        elsewhere = [path for path, names in self._served.items() if name in names and path not in paths]
+        for path in elsewhere:
+            for kind in offered ^ instead_of:
+                self._say_shown_otherwise(path, kind, name)
+        for at in {at for at in self._followers if at.upstream == name} | {Followed(name, None)}:
+            self._refresher.want(at, KIND_OF, owed=True, urgent=True)
+
+    def _say_shown_otherwise(self, path: str, kind: Kind, upstream: UpstreamName | None) -> None:
+        """Tell clients that something else is shown, also those who listen at another replica."""
+        self._audience.shown_otherwise(path, kind, upstream)
+        if self._bus is not None:
+            message = _say_otherwise([(path, kind)])
+            self._background.start(self._bus.tell(_OTHERWISE, message), name="tell what is shown otherwise")
+
+    def _heard_otherwise(self, message: bytes) -> None:
+        for path, kind in _read_otherwise(message):
+            self._audience.shown_otherwise(path, kind, None)
 
     # Changes
 
@@ -405,8 +624,9 @@ class Hub:
         Whoever hears it has the word of the change after this one: this was said before, and a change is told
         when every replica has confirmed to have forgotten.
         """
-        if self._catalogue.seen.suspects(at.upstream, method):
-            await self._following.warn(at, Looking(method, self._config.upstreams[at.upstream].list_timeout))
+        known = self._config.upstreams.get(at.upstream)
+        if known is not None and self._catalogue.seen.suspects(at.upstream, method):
+            await self._following.warn(at, Looking(method, known.list_timeout))
 
     def _digests(self, at: Followed, change: Change) -> Digests:
         return self._catalogue.seen.digests(at, LISTS_OF[KIND_OF[change.method or ""]])
@@ -561,7 +781,7 @@ class Hub:
     async def _look_at_task(self, at: Followed, id: str) -> None:
         """Tell how a task is of which something may have been missed; a notice has to say all of it."""
         principal = self._principal(at)
-        if principal is None:
+        if principal is None or at.upstream not in self._config.upstreams:
             return
         notices = self._audience.notices_of(at, id)
         asked = Request(
@@ -586,6 +806,8 @@ class Hub:
         What could not be fetched may be another one, too: where so asked, clients are told. So they are of a
         list that another replica gave them, where that is another one now or nobody can tell.
         """
+        if at.upstream not in self._config.upstreams:
+            return
         seen = self._catalogue.seen.profiles(at)
         principal = self._principal(at)
         for method, owed in methods.items():
@@ -642,7 +864,7 @@ class Hub:
     def lacked(self, name: UpstreamName, method: str, caller: Caller) -> None:
         """Note that a caller was given a list without this upstream's share (L-19)."""
         if name not in self._config.upstreams:
-            return  # an upstream of an upstream: that one's own word is waited for
+            return  # it is gone, or an upstream of an upstream: that one's own word is waited for
         lacking = self._lacking.setdefault((name, method), _Lacking(caller))
         if len(lacking.partitions) < _MOST_LACKING:
             lacking.partitions[caller.principal.partition] = None
@@ -710,5 +932,6 @@ class Hub:
             self._lane(follower.at).add(change)
 
     def _show(self, endpoint: str, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
-        if endpoint in self._shows:
-            self._shows[endpoint](partition, uri, upstream)
+        door = self._doors.get(endpoint)
+        if door is not None:
+            door.show(partition, uri, upstream)

@@ -1,7 +1,7 @@
 """Remembers a value for each of many keys, equal ones once, up to a number of bytes. No clock, no waiting."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -62,6 +62,13 @@ class Interned(Generic[K, V]):
         self._names[key] = name
         while self._bytes > self._most_bytes and len(self._names) > 1:
             self._drop(next(iter(self._names)))
+
+    def take(self, other: "Interned[K, V]", wanted: Callable[[K], bool]) -> None:
+        """Remember what another one does of the wanted keys, which goes on remembering it."""
+        for key, name in other._names.items():
+            if wanted(key):
+                shared = other._values[name]
+                self.put(key, name, shared.value, shared.weight)
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Yield every key with its value."""

@@ -97,6 +97,15 @@ class LastSeen:
                 for seen in shown.by_profile.values():
                     seen.told = True
 
+    def forget(self, upstream: UpstreamName) -> None:
+        """Know nothing more of an upstream's lists: nobody is shown them any more."""
+        for key in [key for key in self._shown if key[0].upstream == upstream]:
+            self._count -= len(self._shown.pop(key).by_profile)
+        for pair in [pair for pair in self._ended if pair[0] == upstream]:
+            del self._ended[pair]
+        for pair in [pair for pair in self._alarms if pair[0] == upstream]:
+            del self._alarms[pair]
+
     def profiles(self, at: Followed) -> list[tuple[str, Profile]]:
         """Return which lists are known of an upstream in a context, and what they were fetched with."""
         return [

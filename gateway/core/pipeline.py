@@ -26,7 +26,7 @@ from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
-from gateway.core.hub import Hub
+from gateway.core.hub import Door, Hub
 from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import Dressed, made, missing_capability
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
@@ -122,7 +122,7 @@ class Pipeline:
             server_info=server_info,
             clock=clock,
         )
-        hub.join(federation.endpoint, self._directory.show)
+        self.show = self._directory.show
         self._views = Views(max(config.cache.memory // 4, 2**20), clock)
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, self._policy, clock=clock
@@ -171,8 +171,11 @@ class Pipeline:
 
     def passes(self, method: str, principal: Principal) -> bool:
         """Whether an upstream may serve this caller a method that is not known here (K-08)."""
-        sight = None if self._policy is None else self._policy.sight(principal)
-        return self._federation.carrier(method, sight) is not None
+        return self._federation.carrier(method, self.sight(principal)) is not None
+
+    def sight(self, principal: Principal) -> Sight | None:
+        """Return what the rules let a caller see, None without rules."""
+        return None if self._policy is None else self._policy.sight(principal)
 
     async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
@@ -183,7 +186,12 @@ class Pipeline:
         wanted = _wanted(call, self._config.subscriptions.uri_bytes)
         caller = self._caller(call, principal)
         deadline = asyncio.get_running_loop().time() + self._config.subscriptions.acknowledge
-        places, silent = await self._places(wanted.uris, caller, deadline)
+        places: dict[str, Place] = {}
+        silent: frozenset[str] = frozenset()
+        if self._door() is self:
+            places, silent = await self._places(wanted.uris, caller, deadline)
+        if (door := self._door()) is not self:  # what was found may be promised no more
+            return await door.listen(call, principal, sink)
         stream = await self._hub.subscribe(
             call.id,
             self._federation.endpoint,
@@ -193,6 +201,7 @@ class Pipeline:
             self._tracked(wanted.tasks, call, caller),
             deadline=deadline,
             sight=caller.sight,
+            asked=wanted,
             extensions=relayed_extensions(
                 call.meta.capabilities, extensions=frozenset(self._config.extensions)
             ),
@@ -207,6 +216,25 @@ class Pipeline:
         # The id belongs to the gateway here, so it goes past the filter for what upstreams write (L-10).
         ended = made(call.method, {}, server_info=self._server_info, own_meta=meta)
         return Answer(ended.segments())
+
+    def _door(self) -> Door:
+        """Return behind what the endpoint is served now, by another configuration perhaps."""
+        door = self._hub.door(self._federation.endpoint)
+        if door is None:
+            raise McpError(INTERNAL_ERROR, "This endpoint is not served any more")
+        return door
+
+    def go_on_from(self, before: "Pipeline") -> None:
+        """Let clients page on through lists, and know what they were shown, where all of it is the same."""
+        self._snapshots = before._snapshots
+        self._directory.go_on_from(before._directory)
+
+    def shed(self) -> None:
+        """Forget what was put together for answers: nobody asks any more, though streams may be open."""
+        self._views.clear()
+        self._snapshots = TTLCache(1, _CURSOR_TTL)
+        self._directory.shed()
+        self._federation.shed()
 
     def give_up(self, call: Call, principal: Principal) -> None:
         """Let a call end that was answered with questions, as the client will not answer them."""

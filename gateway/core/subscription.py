@@ -17,7 +17,7 @@ from gateway.protocol.call import Partition, Sink
 from gateway.protocol.subscriptions import Circular, Wanted
 from gateway.support.ledger import Cell
 
-End: TypeAlias = Literal["stopping", "expired", "refused", "withdrawn", "overflow"]
+End: TypeAlias = Literal["stopping", "expired", "refused", "withdrawn", "overflow", "reloaded"]
 """Why the gateway ended a stream; clients that leave are not among them."""
 
 Key: TypeAlias = tuple[str, str]

@@ -99,6 +99,11 @@ class Views:
             while self._held > self._max_bytes:
                 self._drop(next(iter(self._views)))
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._views.clear()
+        self._held = 0
+
     def _drop(self, key: _Key) -> None:
         whole = self._views.pop(key, None)
         if whole is not None:

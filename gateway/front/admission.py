@@ -12,6 +12,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gateway.config import Config, Limits, Rate
+from gateway.support.guests import Guests
 from gateway.support.metrics import Metrics
 from gateway.support.rates import Rates
 from gateway.support.room import SMALL, Room, Whose
@@ -59,7 +60,7 @@ def no_bound() -> Callable[[], None]:
 class Entry:
     """One request from its arrival until the last byte of its answer has left, and what it takes."""
 
-    __slots__ = ("_admission", "_bytes", "_calls", "_counted", "_holders", "_streams", "whose")
+    __slots__ = ("_admission", "_bytes", "_calls", "_counted", "_guests", "_holders", "_streams", "whose")
 
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
@@ -67,6 +68,17 @@ class Entry:
         """Whose it is, once it was let in; a session of an older client does not make it another's."""
         self._counted = self._holders = 1
         self._calls = self._streams = self._bytes = 0
+        self._guests: Guests | None = None
+
+    def settle(self, guests: Guests) -> None:
+        """Count it among those that work by one configuration; a stream goes on by the next one."""
+        self._guests = guests
+        guests.come()
+
+    def _move_on(self) -> None:
+        if self._guests is not None:
+            self._guests.leave()
+            self._guests = None
 
     def crowded(self, limits: Limits) -> Refusal | None:
         """Return why it cannot be looked at at all, whoever sent it."""
@@ -119,6 +131,7 @@ class Entry:
         _less(self._admission.calls, self.whose, self._calls)
         self._admission.requests -= self._counted
         self._calls = self._counted = 0
+        self._move_on()
         return None
 
     def hold(self, size: int) -> bool:
@@ -155,6 +168,7 @@ class Entry:
         self._holders -= 1
         if self._holders:
             return
+        self._move_on()
         if self._bytes:
             self._admission.room.hold(-self._bytes, self.whose)
             self._bytes = 0

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -44,6 +44,7 @@ from gateway.protocol.modern import PostedNotification, Rejection
 from gateway.support import access, logs
 from gateway.support import exchange as exchanges
 from gateway.support.exchange import Exchange
+from gateway.support.guests import Guests
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
 from gateway.support.tasks import Background
@@ -120,6 +121,8 @@ class FrontState:
     """Those of clients of older revisions."""
     verifier: Verifier | None = None
     """Tells who shows which credential; None where nothing is verified."""
+    guests: Guests = field(default_factory=Guests)
+    """The requests that work by it."""
 
 
 _OPEN = {"Access-Control-Allow-Origin": "*"}
@@ -361,6 +364,11 @@ class HttpFront:
         self._serving = True
         return addresses
 
+    def adopt(self) -> None:
+        """Go on by another configuration, which `state` returns from now on."""
+        if self._server is not None:
+            self._server.most = self._state().config.limits.connections
+
     async def _secured(self) -> Mapping[str, Any]:
         """Return what makes a listener speak TLS, where it is to; raises OSError for unusable files."""
         settings = self._state().config
@@ -498,6 +506,7 @@ class HttpFront:
 
     async def _serve(self, request: web.BaseRequest, responder: Responder, exchange: Exchange) -> Outcome:
         site = self._current()
+        responder.entry.settle(site.state.guests)
         endpoint = site.endpoint(request)
         exchange.endpoint = endpoint or ""
         if request.method != "POST":

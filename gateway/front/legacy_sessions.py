@@ -206,17 +206,6 @@ class Sessions:
         background: Background,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._limits = settings.limits
-        self._most_uris = settings.subscriptions.uris_per_stream
-        self._uri_bytes = settings.subscriptions.uri_bytes
-        self._single_tenant = settings.cache.single_tenant
-        self._apart = {
-            path: any(
-                settings.upstreams[name].apart == "session"
-                for name in (settings.upstreams if endpoint.upstreams is None else endpoint.upstreams)
-            )
-            for path, endpoint in settings.endpoints.items()
-        }
         self._seal = seal
         self._notebook = notebook
         self._mailbox = mailbox
@@ -228,12 +217,11 @@ class Sessions:
         metrics.asked(0)
         self.asking = Shares(settings.limits.questions, settings.limits.questions_per_caller)
         """The calls that wait for their clients to answer."""
+        self._configure(settings)
         self._known: OrderedDict[str, Session] = OrderedDict()
         """Those that are not idle, whoever was heard last at the end."""
         self._shares: dict[str, OrderedDict[str, Session]] = {}
         """The same, by whose they are."""
-        self._slack = self._limits.session_idle / 8
-        """A session that is younger was not noted yet, so that those that end soon cost Redis nothing."""
         self._assured: float | None = None
         """When it was last seen to that it is known since when sessions are noted."""
         bus.subscribe(_CANCEL, self._heard_cancel)
@@ -243,6 +231,33 @@ class Sessions:
         mailbox.serve(_REPLACE, self._replace)
         mailbox.serve(_REPORT, self._hear_report)
         mailbox.serve(_COMPLETED, self._hear_completed)
+
+    def _configure(self, settings: config.Config) -> None:
+        self._limits = settings.limits
+        self._most_uris = settings.subscriptions.uris_per_stream
+        self._uri_bytes = settings.subscriptions.uri_bytes
+        self._single_tenant = settings.cache.single_tenant
+        self._apart = {
+            path: any(
+                settings.upstreams[name].apart == "session"
+                for name in (settings.upstreams if endpoint.upstreams is None else endpoint.upstreams)
+            )
+            for path, endpoint in settings.endpoints.items()
+        }
+        self._slack = self._limits.session_idle / 8
+        """A session that is younger was not noted yet, so that those that end soon cost Redis nothing."""
+
+    def adopt(self, settings: config.Config, counts: Callable[[Principal], bool]) -> None:
+        """Go on by another configuration, without the streams of those who would not be let in again.
+
+        `counts` says of a caller whether he would be.
+        """
+        self._configure(settings)
+        self.asking.allow(settings.limits.questions, settings.limits.questions_per_caller)
+        for session in self._known.values():
+            stream = session.stream
+            if stream is not None and not (session.endpoint in self._apart and counts(stream.principal)):
+                stream.close()
 
     def __repr__(self) -> str:
         busy = sum(session.busy for session in self._known.values())

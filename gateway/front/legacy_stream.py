@@ -99,7 +99,7 @@ class Stream:
         `over` says whether a listen that ended is not to be opened again.
         """
         self._pipeline = pipeline
-        self._principal = principal
+        self.principal = principal
         self._outlet = outlet
         self._uris = uris
         self._touch = touch
@@ -230,7 +230,7 @@ class Stream:
 
     async def _listen(self, call: Call, ear: _Ear) -> Answer:
         try:
-            return await self._pipeline.listen(call, self._principal, ear)
+            return await self._pipeline.listen(call, self.principal, ear)
         except ConnectionError:  # the client left: its request is about to be cancelled
             return Answer(())
         except Exception as error:

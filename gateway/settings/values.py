@@ -5,7 +5,7 @@ A message says what was expected and never repeats the value, which may be a sec
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -35,6 +35,8 @@ class FromFile:
     """The validation context of a file: relative paths start at its folder, and every duration has a unit."""
 
     folder: Path
+    named: Callable[[Path], None] = lambda _: None
+    """Told of every file that the configuration names."""
 
 
 _DURATION = re.compile(r"([0-9]{1,300}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
@@ -220,6 +222,7 @@ def _read_secret(value: object, info: ValidationInfo) -> object:
     if set(value) != {"file"} or not isinstance(value["file"], str):
         raise ValueError("expected text or {file: /path/to/the/secret}")
     path = _absolute(value["file"], info)
+    _name(path, info)
     try:
         text = path.read_text("utf-8").removeprefix("\ufeff").rstrip("\r\n")
     except OSError as error:
@@ -262,8 +265,15 @@ def _absolute(path: str, info: ValidationInfo) -> Path:
     return (folder / Path(path).expanduser()).absolute()
 
 
+def _name(path: Path, info: ValidationInfo) -> None:
+    """Say that a part of the configuration is in this file."""
+    if isinstance(info.context, FromFile):
+        info.context.named(path)
+
+
 def _readable_file(value: str, info: ValidationInfo) -> str:
     path = _absolute(value, info)
+    _name(path, info)
     try:
         with path.open("rb"):
             return str(path)

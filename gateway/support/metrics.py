@@ -125,7 +125,7 @@ LISTEN_ENDS = frozenset(
 )
 """Who ended an acknowledged subscription: the upstream in two ways, the gateway, or what befell it."""
 NOTICE_FATES = frozenset({"delivered", "coalesced", "dropped"})
-SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdrawn", "overflow"})
+SUBSCRIPTION_ENDS = frozenset({"left", "stopping", "expired", "refused", "withdrawn", "overflow", "reloaded"})
 """Why a listen of a client ended; `left` is the client's own doing, or its being cut for reading nothing."""
 
 BOUNDS = frozenset({"breaker", "queue", "rate", "in_flight"})

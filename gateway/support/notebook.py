@@ -90,6 +90,11 @@ class LocalNotebook:
     def __len__(self) -> int:
         return len(self._facts)
 
+    def allow(self, most: int, bytes: int) -> None:
+        """Let so much be noted from now on; what is noted already stays."""
+        self._most = most
+        self._bytes = bytes
+
     @property
     def held(self) -> int:
         """The bytes of all facts, with what they cost besides."""

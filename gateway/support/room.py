@@ -15,12 +15,16 @@ class Room:
     """What one process may hold. Nobody may hold more than half of it, or one message where that is more."""
 
     def __init__(self, most: int, largest: int) -> None:
-        self.most = most
-        self.each = max(most // 2, min(most, largest))
         self.held = 0
         self.counted: Cell = [0.0]
         """Counts the same for the metrics."""
         self._of: dict[Whose, int] = {}
+        self.allow(most, largest)
+
+    def allow(self, most: int, largest: int) -> None:
+        """Let so much be held from now on; what is held already stays."""
+        self.most = most
+        self.each = max(most // 2, min(most, largest))
 
     def __repr__(self) -> str:
         return f"<Room {self.held} of {self.most} bytes held>"

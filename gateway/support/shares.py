@@ -19,6 +19,11 @@ class Shares:
     def __len__(self) -> int:
         return self._total
 
+    def allow(self, most: int, each: int) -> None:
+        """Let so many be taken from now on; those that are stay taken."""
+        self._most = most
+        self._each = each
+
     def take(self, whose: str) -> Literal["all", "own"] | None:
         """Take one, unless all are taken or this holder has its share; return which, or None once it has."""
         if self._held.get(whose, 0) >= self._each:

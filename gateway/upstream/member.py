@@ -112,8 +112,7 @@ class Member:
         self._breakers = Breakers(settings.breaker)
         self._budget = RetryBudget(settings.retry_budget)
         self._rate_used_up = False
-        metrics.upstream_up(upstream.name, False)  # a series from the start, for alerts on what never came up
-        metrics.upstream_breaker(upstream.name, False)
+        self._retired = False
         self._status = UpstreamStatus(upstream.name, since=clock())
         self._probe_now = asyncio.Event()
         self._probed = asyncio.Event()
@@ -157,6 +156,15 @@ class Member:
         """Return once the first probe ended, well or not."""
         while self.state == "starting":
             await self._probed.wait()
+
+    async def up(self) -> None:
+        """Return once it answers."""
+        while self.state != "up":
+            await self._probed.wait()
+
+    def retire(self) -> None:
+        """Count for nothing any more: another one may bear the name by now."""
+        self._retired = True
 
     async def close(self) -> None:
         await self._upstream.close()
@@ -422,6 +430,9 @@ class Member:
 
     async def watch(self) -> None:
         """Probe until the upstream is up, and again whenever it was lost or became suspect; for ever."""
+        if self.state == "starting":  # a series from the start, for alerts on what never came up
+            self._metrics.upstream_up(self.name, False)
+            self._metrics.upstream_breaker(self.name, False)
         failures = 0
         while True:
             self._probe_now.clear()
@@ -482,6 +493,8 @@ class Member:
             self._breakers.close()  # what failed it failed while it was gone
             self._metrics.upstream_breaker(self.name, False)
         self._missed = self._missed or verdict.reason is not None
+        if self._retired:
+            return
         self._metrics.upstream_up(self.name, verdict.reason is None)
         if self._status.era is not None and self._status.version is not None:
             program = self._settings.command is not None

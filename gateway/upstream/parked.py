@@ -126,6 +126,12 @@ class Parked:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def allow(self, *, most: int, each: int, wait: float, anonymous_wait: float) -> None:
+        """Let so many calls wait from now on, for so long; those that do are kept as they are."""
+        self._shares.allow(most, each)
+        self._wait = wait
+        self._anonymous_wait = anonymous_wait
+
     def park(self, suspended: Suspended, context: Context) -> str:
         """Keep a call until its answers come, and return the state that leads to it.
 

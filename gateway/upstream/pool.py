@@ -6,6 +6,9 @@ import random as chance
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -66,9 +69,59 @@ class _Note(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
 
+_SHOWN_ONLY = frozenset({"prefix", "label", "cache", "list_timeout", "tools", "methods", "trust_annotations"})
+"""What a configuration says of an upstream that it never notices: how it is shown, and what is kept of it."""
+
+_Setup: TypeAlias = tuple[object, ...]
+"""What an upstream is reached by; a member whose setup is the same in a new configuration goes on there."""
+
+
+class _Voice:
+    """Through which one upstream tells of its changes, until nobody is concerned with it any more."""
+
+    def __init__(self, ears: "_Ears") -> None:
+        self._ears = ears
+        self.mute = False
+
+    async def say(self, change: Change) -> None:
+        if self._ears.on_change is not None and not self.mute:
+            await self._ears.on_change(change)
+
+
+class _Ears:
+    """Who hears the upstreams, and the other replicas: the same for all configurations of a process."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.on_change: OnChange | None = None
+        self.members: Mapping[UpstreamName, Member] = {}
+        self.notes = 0
+        bus.subscribe(_NOTE, self._heard_note)
+
+    def _heard_note(self, message: bytes) -> None:
+        note = _decode_note(message)
+        name = UpstreamName(note.upstream)
+        if name in self.members:  # replicas may be configured differently for a while
+            self.members[name].note(note.context, Notice(note.method, {}))
+
+
+class _Kept:
+    """One upstream, with what decides whether it goes on in another configuration."""
+
+    __slots__ = ("member", "setup", "voice", "watch")
+
+    def __init__(self, member: Member, setup: _Setup, voice: _Voice) -> None:
+        self.member = member
+        self.setup = setup
+        self.voice = voice
+        self.watch: asyncio.Task[None] | None = None
+
 
 class UpstreamPool:
-    """All upstreams of one configuration. Set `on_change` before `start`."""
+    """All upstreams of one configuration. Set `on_change` before `start`.
+
+    A pool that comes after another goes on with the upstreams that are set up the same: their sessions,
+    programs, breakers and streams are not touched.
+    """
 
     def __init__(
         self,
@@ -88,36 +141,43 @@ class UpstreamPool:
         bus: Bus | None = None,
         rates: Rates | None = None,
         room: Room | None = None,
+        before: "UpstreamPool | None" = None,
     ) -> None:
-        """Raise ValueError when a file that the settings name will not do."""
-        self.on_change: OnChange | None = None
+        """Raise ValueError when a file that the settings name will not do.
+
+        Of the pool `before` nothing is taken until `take_over`.
+        """
         self._background = background
         self._parked = Parked(LocalMailbox(), background) if parked is None else parked
         self._bus = LocalBus() if bus is None else bus
-        self._bus.subscribe(_NOTE, self._heard_note)
-        self._notes = 0
+        self._ears: _Ears = _Ears(self._bus) if before is None else before._ears
+        self._metrics = metrics
         self._closing = False
-        self._watches: list[asyncio.Task[None]] = []
-        self._members: dict[UpstreamName, Member] = {}
-        counted = LocalRates(clock) if rates is None else rates
+        self._retired: set[Member] = set() if before is None else before._retired
+        self._rates = LocalRates(clock) if rates is None else rates
         held = Room(limits.in_flight, limits.message) if room is None else room
         self.room = held
         """What counts the bytes of messages."""
-        self.apart = Apart(held, lambda name: Busy(UpstreamName(name), "in_flight"))
+        self.apart: Apart = (
+            Apart(held, lambda name: Busy(UpstreamName(name), "in_flight"))
+            if before is None
+            else before.apart
+        )
         """Where what upstreams answered is worked on."""
         client_info = _client_info(identity, version)
-        for key, settings in upstreams.items():
+
+        def made(name: UpstreamName, settings: config.Upstream, voice: _Voice) -> Member:
             upstream: Transport
             if settings.command is not None:
                 upstream = StdioUpstream(
-                    UpstreamName(key),
+                    name,
                     settings,
                     client_info=client_info,
                     limit=limits.message,
                     parked=self._parked,
                     background=background,
                     metrics=metrics,
-                    on_change=self._changed,
+                    on_change=voice.say,
                     environ=environ,
                     clock=clock,
                     random=random,
@@ -125,7 +185,7 @@ class UpstreamPool:
                 )
             else:
                 line = HttpLine(
-                    UpstreamName(key),
+                    name,
                     settings,
                     version=version,
                     limit=limits.message,
@@ -137,77 +197,43 @@ class UpstreamPool:
                     random=random,
                     room=held,
                 )
-                upstream = self._over_http(line, settings, client_info, pace or Pace(), random)
-            self._members[upstream.name] = Member(
+                upstream = _over_http(
+                    line,
+                    settings,
+                    client_info,
+                    pace or Pace(),
+                    random,
+                    parked=self._parked,
+                    background=background,
+                    say=voice.say,
+                )
+            return Member(
                 upstream,
                 settings,
                 metrics=metrics,
-                on_change=self._changed,
+                on_change=voice.say,
                 clock=clock,
                 random=random,
                 pace=pace or Pace(),
-                rates=counted,
+                rates=self._rates,
             )
 
-    def _over_http(
-        self,
-        line: HttpLine,
-        settings: config.Upstream,
-        client_info: bytes,
-        pace: Pace,
-        random: Callable[[], float],
-    ) -> HttpUpstream:
-        changes = Changes(line.name, self._changed, self._background)
-
-        async def open(key: Key, rested: Callable[[], None]) -> HttpSession:
-            session = HttpSession(
-                line,
-                key,
-                settings,
-                client_info=client_info,
-                changes=changes,
-                parked=self._parked,
-                on_idle=rested,
-                pace=pace,
-                random=random,
+        known = {} if before is None else before._kept
+        self._kept: dict[UpstreamName, _Kept] = {}
+        for key, settings in upstreams.items():
+            name = UpstreamName(key)
+            setup = (
+                settings.model_dump(exclude=set(_SHOWN_ONLY)),
+                client_info,
+                limits.message,
+                _marks(settings),
             )
-            try:
-                await session.open()
-            except BaseException:
-                await session.close()
-                raise
-            return session
-
-        async def open_older(key: Key, rested: Callable[[], None]) -> SseSession:
-            return await SseSession.open(
-                line,
-                key,
-                settings,
-                client_info=client_info,
-                changes=changes,
-                on_change=self._changed,
-                parked=self._parked,
-                on_idle=rested,
-            )
-
-        legacy, older = (
-            LegacyUpstream(
-                line.name,
-                settings,
-                opener,
-                parked=self._parked,
-                background=self._background,
-                metrics=line.metrics,
-            )
-            for opener in (open, open_older)
-        )
-        return HttpUpstream(
-            line,
-            settings,
-            ModernHttpUpstream(line, settings, client_info=client_info, on_change=self._changed),
-            legacy,
-            older,
-        )
+            if name in known and known[name].setup == setup:
+                self._kept[name] = known[name]
+            else:
+                voice = _Voice(self._ears)
+                self._kept[name] = _Kept(made(name, settings, voice), setup, voice)
+        self._members: dict[UpstreamName, Member] = {name: kept.member for name, kept in self._kept.items()}
 
     def __repr__(self) -> str:
         return f"<UpstreamPool [{' | '.join(map(repr, self._members.values()))}]>"
@@ -222,22 +248,67 @@ class UpstreamPool:
         """Calls that wait for answers of their clients."""
         return len(self._parked)
 
+    @property
+    def on_change(self) -> OnChange | None:
+        """Who is told what upstreams say of their own accord."""
+        return self._ears.on_change
+
+    @on_change.setter
+    def on_change(self, hear: OnChange | None) -> None:
+        self._ears.on_change = hear
+
+    @property
+    def retired(self) -> int:
+        """How many upstreams of earlier configurations are not closed yet."""
+        return len(self._retired)
+
+    def keeps(self, name: UpstreamName, other: "UpstreamPool") -> bool:
+        """Whether an upstream is the very same in another pool."""
+        mine, its = self._kept.get(name), other._kept.get(name)
+        return mine is not None and mine is its
+
     async def start(self) -> None:
         """Begin probing; returns at once."""
-        for member in self._members.values():
-            task = self._background.start(member.watch(), name=f"watch {member.name}")
-            self._watches.append(task)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ears.members = self._members
+        for name, kept in self._kept.items():
+            if kept.watch is None:
+                kept.watch = self._background.start(kept.member.watch(), name=f"watch {name}")
+
+    def take_over(self, before: "UpstreamPool") -> "Retired":
+        """Begin in the place of another pool, and return those of its upstreams that are not in this one.
+
+        They say nothing more of their own accord; what asks them may go on until they are closed.
+        """
+        gone = [kept for name, kept in before._kept.items() if self._kept.get(name) is not kept]
+        for kept in gone:
+            kept.voice.mute = True
+            kept.member.retire()
+            self._retired.add(kept.member)
+            if kept.watch is not None:
+                kept.watch.cancel()
+        self._begin()
+        for kept in gone:
+            self._forget(kept.member.name)
+        return Retired([kept.member for kept in gone], self._retired, self._forget)
+
+    def _forget(self, name: UpstreamName) -> None:
+        """Drop the series of an upstream that nobody has any more."""
+        if name not in self._ears.members:
+            self._metrics.forget(name)
 
     async def close(self) -> None:
         """Stop probing and close every connection; running calls fail."""
         self._closing = True
-        for task in self._watches:
+        watches = [kept.watch for kept in self._kept.values() if kept.watch is not None]
+        for task in watches:
             task.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
-        self._watches.clear()
+        await asyncio.gather(*watches, return_exceptions=True)
         await self._parked.close()
         # At once: programs take their time to end.
-        await asyncio.gather(*(member.close() for member in self._members.values()))
+        await asyncio.gather(*(member.close() for member in (*self._members.values(), *self._retired)))
 
     async def call(self, name: UpstreamName, request: Request, emit: Emit | None = None) -> Reply:
         """Return an upstream's result.
@@ -264,8 +335,8 @@ class UpstreamPool:
         if not self._is_older(name):
             return
         self._members[name].note(context, notice)
-        if self._notes < _MOST_NOTES:
-            self._notes += 1
+        if self._ears.notes < _MOST_NOTES:
+            self._ears.notes += 1
             self._background.start(
                 self._pass_on(_Note(name, context, notice.method)), name=f"note for {name}"
             )
@@ -291,13 +362,7 @@ class UpstreamPool:
         try:
             await self._bus.tell(_NOTE, _encode(note))
         finally:
-            self._notes -= 1
-
-    def _heard_note(self, message: bytes) -> None:
-        note = _decode_note(message)
-        name = UpstreamName(note.upstream)
-        if name in self._members:  # replicas may be configured differently for a while
-            self._members[name].note(note.context, Notice(note.method, {}))
+            self._ears.notes -= 1
 
     @asynccontextmanager
     async def listen(
@@ -325,6 +390,10 @@ class UpstreamPool:
         async with self._members[name].listen(request, wanted) as listening:
             yield listening
 
+    async def up(self, name: UpstreamName) -> None:
+        """Return once the upstream answers."""
+        await self._members[name].up()
+
     async def tried(self, name: UpstreamName, timeout: float) -> None:
         """Return once the upstream's first probe ended, well or not, or the time is over."""
         with suppress(TimeoutError):
@@ -347,11 +416,103 @@ class UpstreamPool:
         if self._closing:
             raise UpstreamUnavailable(name, Reason.STOPPING)
 
-    async def _changed(self, change: Change) -> None:
-        if self.on_change is not None:
-            await self.on_change(change)
+
+class Retired:
+    """The upstreams that a new configuration has none of, or other ones in the place of."""
+
+    def __init__(
+        self, members: list[Member], open: set[Member], forget: Callable[[UpstreamName], None]
+    ) -> None:
+        self._members = members
+        self._open = open
+        self._forget = forget
+
+    def __repr__(self) -> str:
+        return f"<Retired {', '.join(member.name for member in self._members)}>"
+
+    async def close(self) -> None:
+        """Close their connections and end their programs; calls that still run fail."""
+        await asyncio.gather(*(member.close() for member in self._members))
+        self._open.difference_update(self._members)
+        for member in self._members:
+            self._forget(member.name)
+
+
+def _marks(settings: config.Upstream) -> tuple[str, ...]:
+    """Return what tells the content of the files that an upstream's settings name from another one."""
+    client = settings.auth.obtained
+    tls = [settings.tls] if client is None else [settings.tls, client.tls]
+    paths = [path for one in tls for path in (one.ca_file, one.client_cert, one.client_key) if path]
+    try:
+        return tuple(sha256(Path(path).read_bytes()).hexdigest() for path in paths)
+    except OSError as error:
+        raise ValueError(f"{error.filename}: {error.strerror}") from None
 
 
 def _client_info(identity: config.Identity, version: str) -> bytes:
     title = {} if identity.title is None else {"title": identity.title}
     return encode({"name": identity.name, **title, "version": version})
+
+
+def _over_http(
+    line: HttpLine,
+    settings: config.Upstream,
+    client_info: bytes,
+    pace: Pace,
+    random: Callable[[], float],
+    *,
+    parked: Parked,
+    background: Background,
+    say: OnChange,
+) -> HttpUpstream:
+    changes = Changes(line.name, say, background)
+
+    async def open(key: Key, rested: Callable[[], None]) -> HttpSession:
+        session = HttpSession(
+            line,
+            key,
+            settings,
+            client_info=client_info,
+            changes=changes,
+            parked=parked,
+            on_idle=rested,
+            pace=pace,
+            random=random,
+        )
+        try:
+            await session.open()
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def open_older(key: Key, rested: Callable[[], None]) -> SseSession:
+        return await SseSession.open(
+            line,
+            key,
+            settings,
+            client_info=client_info,
+            changes=changes,
+            on_change=say,
+            parked=parked,
+            on_idle=rested,
+        )
+
+    legacy, older = (
+        LegacyUpstream(
+            line.name,
+            settings,
+            opener,
+            parked=parked,
+            background=background,
+            metrics=line.metrics,
+        )
+        for opener in (open, open_older)
+    )
+    return HttpUpstream(
+        line,
+        settings,
+        ModernHttpUpstream(line, settings, client_info=client_info, on_change=say),
+        legacy,
+        older,
+    )

@@ -1,7 +1,6 @@
 """The command line as a process: how it starts, how it refuses to, how it stops."""
 
 import asyncio
-import json
 import signal
 import socket
 import time
@@ -55,20 +54,6 @@ def test_ctrl_c_is_a_clean_stop_too(demo_upstreams: str) -> None:
         assert running.program.wait(5) == 0
         assert "Traceback" not in running.program.written()
         assert "cursors, sessions and ids of tasks are sealed with a random key" in running.program.written()
-
-
-def test_sighup_is_answered_and_survived(demo_upstreams: str) -> None:
-    """It means reload to a service manager: the log says what to do instead, in the form of the log."""
-    with gateway(demo_upstreams, "log: {format: json}\nsecrets: {keys: [tiny-key]}") as running:
-        running.program.process.send_signal(signal.SIGHUP)
-        wait_for(f"{running.admin}/readyz", running.program, 200)
-        running.program.process.send_signal(signal.SIGTERM)
-        assert running.program.wait(5) == 0
-        written = running.program.written()
-    said = [json.loads(line).get("message", "") for line in written.splitlines() if line.startswith("{")]
-    assert "reload is not supported by this version; restart to apply a changed configuration" in said
-    assert any(message.startswith("configuration: secrets.keys[0] is shorter") for message in said)
-    assert "warning:" not in written
 
 
 async def test_a_running_call_ends_before_the_gateway_does(demo_upstreams: str) -> None:

@@ -298,6 +298,12 @@ class Running(Reachable):
 
     gateway: Gateway
 
+    async def reload(
+        self, upstreams: Mapping[str, ScriptedUpstream | Mapping[str, Any] | str], **members: Any
+    ) -> None:
+        """Have it go on by another configuration; the members are those of `running`."""
+        await self.gateway.reload(settings(upstreams, **members))
+
     @property
     def runtime(self) -> Runtime:
         return self.gateway.runtime

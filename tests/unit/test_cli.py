@@ -17,6 +17,7 @@ import pytest
 from gateway.app import ToolLine, ToolListing
 from gateway.cli import main
 from gateway.config import VERSION, Config, load, schema
+from gateway.reloader import Origin
 from gateway.server import Addresses
 
 GOOD = (
@@ -45,8 +46,11 @@ class ScriptedApp:
         *,
         ready: Callable[[Addresses], None] | None = None,
         warnings: Sequence[str] = (),
+        origin: Origin | None = None,
     ) -> int:
         self.config, self.warnings = config, tuple(warnings)
+        assert origin is not None
+        assert origin.read(lambda _: None) == config
         if self.error:
             raise self.error
         assert ready is not None
