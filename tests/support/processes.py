@@ -61,18 +61,27 @@ def start(*arguments: str, env: Mapping[str, str] | None = None, stdout: int | N
     return launch(sys.executable, "-m", *arguments, env=env, stdout=stdout)
 
 
-def launch(*command: str, env: Mapping[str, str] | None = None, stdout: int | None = None) -> Program:
-    """Start any command; as for `start`."""
+def launch(
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    cwd: Path = ROOT,
+    user: int | None = None,
+) -> Program:
+    """Start any command; as for `start`. Another `user` is in the group of the same number alone."""
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the program
     process = subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=output if stdout is None else stdout,
         stderr=output,
         start_new_session=True,
         text=True,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
     )
     return Program(process, output)
 
