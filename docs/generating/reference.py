@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gateway.config import schema
+from gateway.reloading import applies_at_once
 from gateway.settings.values import DURATION_PATTERN, SIZE_PATTERN
 
 Schema: TypeAlias = Mapping[str, Any]  # a JSON Schema has no narrower type
@@ -24,6 +25,9 @@ A key is written with its path: `cache.memory` is `memory` below `cache`. `NAME`
 `64MiB`, rates `100/s`, `600/m`, `1000/h` or `10000/d`. A secret is text, best as `${VARIABLE}`, or
 `{file: /run/secrets/x}`; `${VARIABLE}` works in every other value, too. A section that is left out, or empty,
 means its defaults.
+
+*Reload* says whether a reload applies a change of the key: *no* is what a process keeps until it is started again, and
+*yes, but with Redis* what it keeps where `cache.redis` is set. What waits is named in the log and the status.
 """
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._:/-]*")
 _NUMBER = re.compile(r"[0-9.]+")
@@ -36,7 +40,7 @@ class Section:
 
     path: str
     about: str
-    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+    rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
 
 
 def page() -> str:
@@ -53,7 +57,7 @@ def _table(section: Section) -> str:
     lines = [f"## {f'`{section.path}`' if section.path else 'At the top'}", ""]
     if section.path:
         lines += [section.about, ""]
-    lines += ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
+    lines += ["| Key | Value | Default | Meaning | Reload |", "|---|---|---|---|---|"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in section.rows]
     return "\n".join([*lines, ""])
 
@@ -84,7 +88,8 @@ class _Reader:
                 value = f"{value}, [below](#{_anchor(where)})" if inner[0] else f"[below](#{_anchor(where)})"
                 below.append((where, inner[1]))
                 default = default if inner[0] or default == "required" else ""
-            section.rows.append((f"`{place}`", value, default, member["description"]))
+            applied = "" if inner is not None and not inner[0] else _applied(place)
+            section.rows.append((f"`{place}`", value, default, member["description"], applied))
         yield section
         for place, one in below:
             yield from self.sections(place, one)
@@ -187,6 +192,13 @@ def _default(member: Schema) -> str:
     if "default" not in member:
         return ""
     return "" if (value := member["default"]) is None else f"`{_shown(value)}`"
+
+
+def _applied(path: str) -> str:
+    """Return what a reload does about a key."""
+    if applies_at_once(path, redis=True):
+        return "yes"
+    return "yes, but with Redis" if applies_at_once(path) else "no"
 
 
 def _shown(value: object) -> str:

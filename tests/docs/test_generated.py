@@ -12,7 +12,7 @@ from docs.generating import reference
 from gateway.config import Config, load
 
 DOCS = Path(__file__).parents[2] / "docs"
-ROW = re.compile(r"^\| `([^`]+)` \| (.*) \| (.*) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \| (.*) \| (.*) \| (.+) \| (.*) \|$", re.MULTILINE)
 
 
 def rows() -> list[Sequence[str]]:
@@ -76,7 +76,7 @@ def written(key: str, value: str) -> tuple[str, str]:
 # `auth` takes one of its keys, which have no default, and `authentication` alone is a mistake.
 WITH_DEFAULT = [
     (key, default.strip("`"))
-    for key, _, default, _ in rows()
+    for key, _, default, *_ in rows()
     if default.startswith("`")
     and "NAME" not in key.removeprefix("upstreams.NAME")
     and not re.search(r"auth\.|authentication\.|\[\]", key)
@@ -93,6 +93,14 @@ def test_who_writes_the_default_changes_nothing(key: str, default: str) -> None:
     """What the page calls the default is what the gateway takes, as the page writes it."""
     with_it, without = (load(text, env={}).model_dump() for text in written(key, default))
     assert with_it == without
+
+
+def test_the_reference_says_what_waits_for_a_restart() -> None:
+    """As the reload decides it."""
+    applied = {key: applied for key, *_, applied in rows()}
+    assert applied["listen"] == applied["limits.message"] == "no"
+    assert applied["cache.redis_prefix"] == "yes, but with Redis"
+    assert applied["upstreams.NAME.url"] == applied["log.level"] == "yes"
 
 
 def test_links_within_the_reference_lead_somewhere() -> None:
