@@ -35,7 +35,7 @@ def example() -> list[Manifest]:
 
 
 def test_kubernetes_knows_every_key(made: list[Manifest]) -> None:
-    """In the oldest and in the newest version; what the Prometheus operator adds is checked below."""
+    """In the oldest and in the newest version."""
     check_schemas(made, foreign=["ServiceMonitor"])
     check_references(made)
 

@@ -121,7 +121,8 @@ def loaded(all: Iterable[Manifest], name: str = "mcp-gateway") -> tuple[config.C
     """Return the configuration that the pods are given, with their environment, and what is warned of."""
     all = list(all)
     (container,) = one_of(all, "Deployment", name)["spec"]["template"]["spec"]["containers"]
-    environment = {}
+    # What comes of a whole Secret is what the pages say to put into it.
+    environment = {"GATEWAY_KEY": "a-secret-of-GATEWAY_KEY"} if "envFrom" in container else {}
     for variable in container.get("env", []):
         secret = "valueFrom" in variable
         environment[variable["name"]] = f"a-secret-of-{variable['name']}" if secret else variable["value"]
