@@ -17,6 +17,7 @@ ELSEWHERE = {
     "acl": Elsewhere(
         (), "a command of Redis, which a test gives to a real one", "tests/flows/test_redis_topologies.py"
     ),
+    "redis": Elsewhere(("redis-server",), "the stage has one already", "tests/docs/stages.py"),
     "make": Elsewhere(("make",), "it would run all tests inside of one", "tests/docs/test_blocks.py"),
     "demo": Elsewhere(("make demo",), "a test of its own runs it, to its end", "tests/e2e/test_demo.py"),
 }

@@ -22,7 +22,7 @@ from tests.docs.pages import Block
 from tests.support.processes import ROOT, free_port
 from tests.support.published import FOLDER
 
-LONGEST = 120.0
+LONGEST = 300.0
 """Seconds that one block may take, and that `until` may wait."""
 _PORTS = re.compile(r"(?:127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\]|--port|--admin-port)[: ](\d{4,5})\b")
 _ALWAYS = (8080, 9090)
@@ -114,6 +114,8 @@ class Stage:
         running = self._start(block)
         if (text := block.marks.get("until")) is not None:
             self._wait(running, lambda: text in self.back(running.printed()), f"printed {text!r}")
+            if running.process.poll() is not None:
+                raise Failed(f"{block}: it has ended\n{running.printed()}")
             return self.back(running.printed())
         self._wait(running, lambda: running.process.poll() is not None, "ended")
         code, wanted = running.process.returncode, int(block.marks.get("exit", "0"))
@@ -126,7 +128,7 @@ class Stage:
 
     def stop(self, text: str, block: Block) -> None:
         """Stop a command of an earlier block as Ctrl-C does, and wait for its end."""
-        for one in self.running:
+        for one in reversed(self.running):
             if text in one.block.text and one.process.poll() is None:
                 os.killpg(one.process.pid, signal.SIGINT)
                 self._wait(one, lambda one=one: one.process.poll() is not None, "ended after Ctrl-C")

@@ -1,6 +1,7 @@
 """Every block of the documentation is loaded, run, or compared; one that nothing checks fails here."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -48,10 +49,25 @@ def _data(file: Path) -> str | None:
     return None if isinstance(json.loads(file.read_text()), dict | list) else "neither an object nor a list"
 
 
+def _marks(file: Path) -> str | None:
+    """Marks, and what they are for."""
+    names = re.findall(r"^<!-- (\w+)", file.read_text(), re.MULTILINE)
+    unknown = sorted({*names} - {*MARKS})
+    return f"no marks: {unknown}" if unknown or not names else None
+
+
 def _usage(file: Path) -> str | None:
     """Commands, and in brackets what may be left out; test_pages.py knows whether they exist."""
     odd = [line for line in file.read_text().splitlines() if not line.startswith("mcp-gateway ")]
     return f"no command: {odd}" if odd else None
+
+
+def _nginx(file: Path) -> str | None:
+    """A part of a `server`, in a file of which nginx says whether it is right."""
+    whole = file.with_name("nginx.conf")
+    whole.write_text(f"events {{}}\nhttp {{ server {{ listen 127.0.0.1:1;\n{file.read_text()} }} }}\n")
+    command = ["nginx", "-t", "-q", "-e", "stderr", "-p", str(file.parent), "-g", "pid nginx.pid;", "-c"]
+    return _by_program(*command)(whole)
 
 
 OTHER: dict[str, Callable[[Path], str | None]] = {
@@ -59,6 +75,8 @@ OTHER: dict[str, Callable[[Path], str | None]] = {
     "prometheus": _by_program("promtool", "check", "config", "--syntax-only"),
     "rules": _by_program("promtool", "check", "rules"),
     "usage": _usage,
+    "marks": _marks,
+    "nginx": _nginx,
     "haproxy": _by_program("haproxy", "-c", "-f"),
 }
 """`as` -> what reads such a block."""
@@ -144,7 +162,7 @@ def test_what_checks_them_instead_is_there() -> None:
         assert (ROOT / one.instead).exists(), f"{name}: there is no {one.instead}"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "story"),
     [pytest.param(name, story, id=f"{page}-{name}") for page, name, story in STORIES],

@@ -86,3 +86,15 @@ def test_make_targets_exist(page: str) -> None:
         ),
     ]:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page}:{line}: there is no make {target}"
+
+
+def test_messages_that_can_be_looked_up_are_those_of_the_code() -> None:
+    """Who searches for what he was told finds it, in the words that he was told."""
+    sources = sorted((ROOT / "gateway").rglob("*.py"))
+    said = "".join(re.sub(r'"\s+f?"', "", path.read_text("utf-8")) for path in sources)
+    rows = re.findall(r"^\| ([^|]+) \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    messages = [code for row in rows for code in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) > 25
+    # What the system says, and what is put together of a kind and a name.
+    others = {"Address already in use", "Permission denied", "Unknown tool: "}
+    assert [code for code in messages if code not in said and code not in others] == []
