@@ -232,6 +232,10 @@ async def list_tools(
     runtime = build(alone(config))
     await runtime.start(follow=False)
     try:
+        # A program may take longer to start than a list waits for its upstream.
+        behind = config.endpoints[endpoint].upstreams or config.upstreams
+        tried = (runtime.pool.tried(UpstreamName(name), config.startup_wait) for name in behind)
+        await asyncio.gather(*tried)
         seen, missing, kept = await runtime.pipelines[endpoint].tools(principal)
     except (McpError, UpstreamUnavailable) as error:
         states = ((name, runtime.pool.status(UpstreamName(name))) for name in config.upstreams)

@@ -12,13 +12,14 @@ from tests.support.certificates import Authority
 
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _FOLDERS = re.compile(r"(?<![\w.])/(?:run/secrets|etc/mcp-gateway)/([\w./-]+)")
+_BESIDE = re.compile(r"\bfile: ([\w.-]+)")
 _MADE_UP = "a-value-that-a-test-made-up-0123456789"
 
 
 def loaded(block: Block, folder: Path) -> Config:
     """Return the configuration that a block comes to; raises ConfigError."""
     text = _FOLDERS.sub(lambda found: str(folder / found[1]), block.text)
-    _make(_FOLDERS.findall(block.text), folder)
+    _make([*_FOLDERS.findall(block.text), *_BESIDE.findall(block.text)], folder)
     if names := block.marks.get("add"):
         text = f"{text}\n{_upstreams(names)}"
     suffix = "json" if block.language == "json" else "yaml"

@@ -17,7 +17,7 @@ from gateway.runtime import build, fingerprints
 from gateway.server import Gateway
 from gateway.support.seal import Seal
 from tests.support.running import ONCE, running, settings
-from tests.support.scripted import ScriptedUpstream, hang, status, tool
+from tests.support.scripted import ScriptedUpstream, default, hang, status, tool
 
 SECRET = "s3cret-token-of-the-gateway"
 
@@ -132,6 +132,20 @@ async def test_the_tools_command_shows_what_a_client_sees():
     ]
     assert [one.original for one in listing.tools] == ["z", "a", "m", "b"]
     assert {"Of the endpoint.", "Of zeta.", "B."} <= {one.description for one in listing.tools}
+
+
+async def test_the_tools_command_waits_for_an_upstream_that_is_about_to_start():
+    """For `startup_wait`: a list alone waits for `list_timeout`, and a program may take longer to start."""
+    begun = asyncio.Event()
+    async with ScriptedUpstream(tools=[tool("a")]) as slow:
+        slow.once("server/discover", hang(begun, default))
+        config = settings({"slow": {"url": slow.url, "list_timeout": 1.0}}, startup_wait=30.0)
+        listing = asyncio.create_task(app.list_tools(config, "/mcp"))
+        await slow.arrived("server/discover")
+        done, _ = await asyncio.wait({listing}, timeout=1.5)
+        assert not done
+        begun.set()
+        assert [one.name for one in (await listing).tools] == ["slow__a"]
 
 
 async def test_the_tools_command_says_why_there_are_none():
