@@ -57,7 +57,7 @@ async def _serve(
 ) -> int:
     gateway = Gateway(build(_within_files(config)))
     asked = _asked_to_stop()
-    _keep_reloading(gateway, origin)
+    _keep_reloading(gateway, config, origin)
     addresses = await gateway.start()
     if ready is not None:
         ready(addresses)
@@ -73,8 +73,8 @@ async def _serve(
     return 0
 
 
-def _keep_reloading(gateway: Gateway, origin: Origin | None) -> None:
-    """Have SIGHUP make the gateway go on by its file as that is then."""
+def _keep_reloading(gateway: Gateway, config: Config, origin: Origin | None) -> None:
+    """Have the gateway go on by its file as that is then on SIGHUP, or when it has changed."""
     known = set(confidential(gateway.runtime.config))
 
     def guard(config: Config, log: Log) -> None:
@@ -84,7 +84,7 @@ def _keep_reloading(gateway: Gateway, origin: Origin | None) -> None:
     ask = _cannot_reload
     if origin is not None:
         reloader = Reloader(gateway, origin, adapt=_within_files, guard=guard)
-        gateway.runtime.background.start(reloader.run(), name="reload")
+        gateway.runtime.background.start(reloader.run(config), name="reload")
         ask = reloader.ask
     if hasattr(signal, "SIGHUP"):  # it would end the process otherwise
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ask)

@@ -1,17 +1,21 @@
-"""Has a running gateway go on by its configuration file as that is now, when it is told to."""
+"""Has a running gateway go on by its configuration file as that is now, when told to or when that changed."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gateway import config
 from gateway.config import Config, ConfigError
 from gateway.server import Gateway
+from gateway.support.tasks import happens
+from gateway.watching import Watch, content, look
 
 log = logging.getLogger(__name__)
 
+_EVERY = 1.0
 _MOST_SHOWN = 5
 """Problems that the status names; the log has all of them."""
 
@@ -23,6 +27,8 @@ class Origin:
     file: str
     instead: Mapping[str, str] = field(default_factory=dict)
     """What the command line says in the place of the file."""
+    watched: bool = True
+    """Whether this process looks at it; a supervisor tells its workers."""
 
     def read(self, warn: Callable[[str], None], named: Callable[[Path], None] = lambda _: None) -> Config:
         """Return the configuration as it is now, and name every file it is in; raises ConfigError."""
@@ -31,7 +37,7 @@ class Origin:
 
 
 class Reloader:
-    """Reads the configuration again whenever that is asked, one time after the other."""
+    """Reads the configuration again whenever that is asked, or its files change, one time after the other."""
 
     def __init__(
         self,
@@ -40,20 +46,19 @@ class Reloader:
         *,
         adapt: Callable[[Config], Config],
         guard: Callable[[Config, config.Log], None],
+        every: float = _EVERY,
     ) -> None:
         """`adapt` makes of a file's configuration what this process serves by.
 
         `guard` keeps the secrets of a configuration out of the log, which is written as another part says.
+        Files are looked at `every` so many seconds.
         """
         self._gateway = gateway
         self._origin = origin
         self._adapt = adapt
         self._guard = guard
+        self._every = every
         self._asked = asyncio.Event()
-        self.files: frozenset[Path] = frozenset()
-        """What the configuration was read from last, the files it names among them."""
-        self.read = asyncio.Event()
-        """Set and replaced whenever it was read."""
 
     def __repr__(self) -> str:
         return f"<Reloader of {self._origin.file}>"
@@ -62,24 +67,38 @@ class Reloader:
         """Have the configuration read again soon."""
         self._asked.set()
 
-    async def run(self) -> None:
-        """Do what is asked, for ever."""
+    async def run(self, started_by: Config) -> None:
+        """Do what is asked, and look at the files, for ever; `started_by` is what they said at the start."""
+        watch = await self._reload(unless=started_by)
         while True:
-            await self._asked.wait()
-            self._asked.clear()
-            await self._reload()
+            pause = self._every if self._watches else None
+            if await happens(self._asked, pause) or await self._changed(watch):
+                self._asked.clear()
+                watch = await self._reload()
 
-    async def _reload(self) -> None:
+    @property
+    def _watches(self) -> bool:
+        return self._origin.watched and self._gateway.runtime.config.watch
+
+    async def _changed(self, watch: Watch) -> bool:
+        """Whether the files hold something else than when they were read, and nobody is writing."""
+        if not watch.looked(await asyncio.to_thread(look, watch.files)):
+            return False
+        return watch.differs(await asyncio.to_thread(content, watch.files))
+
+    async def _reload(self, unless: Config | None = None) -> Watch:
+        """Apply what the files say, unless it is this, and return a watch of them."""
         gateway, before = self._gateway, self._gateway.runtime.config
         warnings: list[str] = []
-        files: set[Path] = set()
+        read: dict[Path, bytes | None] = {}
         try:
-            wanted = await asyncio.to_thread(self._origin.read, warnings.append, files.add)
-            self._guard(wanted, before.log)
-            await gateway.reload(self._adapt(wanted))
-            self._guard(wanted, wanted.log)
-            for warning in warnings:
-                log.warning("configuration: %s", warning)
+            wanted = await asyncio.to_thread(self._origin.read, warnings.append, partial(_note, read))
+            if wanted != unless:
+                self._guard(wanted, before.log)
+                await gateway.reload(self._adapt(wanted))
+                self._guard(wanted, wanted.log)
+                for warning in warnings:
+                    log.warning("configuration: %s", warning)
         except ConfigError as error:
             self._refuse([str(problem) for problem in error.problems])
         except ValueError as error:
@@ -87,10 +106,7 @@ class Reloader:
         except Exception:
             log.exception("the configuration could not be applied; the one before is still in force")
             gateway.not_reloaded("a bug in the gateway; the log tells more")
-        finally:
-            self.files = frozenset(files) | (self.files if gateway.reload_problem else frozenset())
-            self.read.set()
-            self.read = asyncio.Event()
+        return Watch(read)
 
     def _refuse(self, problems: list[str]) -> None:
         for problem in problems:
@@ -99,3 +115,9 @@ class Reloader:
         more = len(problems) - _MOST_SHOWN
         told = [*problems[:_MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
         self._gateway.not_reloaded("; ".join(told))
+
+
+def _note(read: dict[Path, bytes | None], file: Path) -> None:
+    """Note what a file holds just before it is read: should it change meanwhile, it is read once more."""
+    if file not in read:
+        read.update(content([file]))

@@ -202,6 +202,8 @@ class Config(Model):
     """Addresses and networks whose X-Forwarded-* and Forwarded headers are believed."""
     startup_wait: Duration = 5.0
     """How long readiness waits for upstreams that have not answered yet."""
+    watch: Flag = True
+    """Apply the configuration when its file changes, or one that it names; SIGHUP does in any case."""
     shutdown_grace: Duration = 10.0
     """How long running requests may finish after a signal to stop."""
     log: Log = Log()

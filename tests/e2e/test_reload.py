@@ -124,3 +124,24 @@ def test_a_secret_that_is_new_is_in_no_log(tmp_path: Path) -> None:
         gateway.until(lambda status: "later" in status["upstreams"])
         gateway.until(lambda status: status["upstreams"]["later"]["state"] == "down")
         assert secret not in gateway.program.written()
+
+
+def test_a_file_that_changes_is_applied(tmp_path: Path) -> None:
+    """Without a signal; so is a secret that it names, for which its upstream is another one by then."""
+    kept, secret = mark(), tmp_path / "secret"
+    secret.write_text("first-secret-value")
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    others = {"other": {"url": url, "auth": {"bearer": {"file": "secret"}}}}
+    with serving(tmp_path, upstream("kept", kept)) as gateway:
+        before = marked(kept)
+        written(gateway.file, upstream("kept", kept) | others)
+        gateway.until(lambda status: "other" in status["upstreams"])
+        secret.write_text("other-secret-value")
+        gateway.until(lambda status: status["config"]["generation"] == 3)
+        assert marked(kept) == before
+        gateway.file.write_text("{")
+        gateway.until(lambda status: status["config"]["problem"] is not None)
+        written(gateway.file, upstream("kept", kept), watch=False)
+        gateway.until(lambda status: status["config"]["generation"] == 4)
+        assert gateway.status()["config"]["problem"] is None
+        assert gateway.program.written().count("configuration 3 is in force: changed other") == 1

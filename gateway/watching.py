@@ -1,0 +1,70 @@
+"""Notices that files changed: it looks at them again and again, which works on every file system and mount.
+
+A file that is written, renamed over, swapped behind a symbolic link or mounted anew looks otherwise than
+before; what still changes is left until it looks the same twice, so that nobody reads half of it.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeAlias
+
+Look: TypeAlias = tuple[int, int, int, int]
+"""When a file was written, how long it is, and which one it is."""
+
+_LONGEST = 2**24
+"""Bytes of a file that are read to see whether it is another one; those read by the gateway are shorter."""
+
+
+def look(files: Iterable[Path]) -> Mapping[Path, Look | None]:
+    """Return how files look, None for one that is not there."""
+    return {file: _look(file) for file in files}
+
+
+def _look(file: Path) -> Look | None:
+    try:
+        at = os.stat(file)
+    except OSError:
+        return None
+    return at.st_mtime_ns, at.st_size, at.st_ino, at.st_dev
+
+
+def content(files: Iterable[Path]) -> Mapping[Path, bytes | None]:
+    """Return what tells the content of files from another one, None for one that cannot be read."""
+    return {file: _content(file) for file in files}
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        with file.open("rb") as opened:
+            return sha256(opened.read(_LONGEST)).digest()
+    except OSError:
+        return None
+
+
+class Watch:
+    """Tells from how some files look whether they should be read again; it does no I/O."""
+
+    def __init__(self, known: Mapping[Path, bytes | None]) -> None:
+        """`known` is their content when they were read."""
+        self._known = known
+        self._before: Mapping[Path, Look | None] | None = None
+        self._settled: Mapping[Path, Look | None] | None = None
+
+    @property
+    def files(self) -> Iterable[Path]:
+        """The files that are watched."""
+        return self._known
+
+    def looked(self, looks: Mapping[Path, Look | None]) -> bool:
+        """Whether files that looked otherwise look the same by now: what they hold is worth a comparison."""
+        same, self._before = looks == self._before, looks
+        if not same or looks == self._settled:
+            return False
+        self._settled = looks
+        return True
+
+    def differs(self, now: Mapping[Path, bytes | None]) -> bool:
+        """Whether they hold something else than what was read."""
+        return now != self._known
