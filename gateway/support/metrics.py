@@ -815,6 +815,8 @@ class Metrics:
         """Say how many worker processes serve, and how many are to."""
         self._of[WORKERS].set(to=serving)
         self._of[WORKERS_WANTED].set(to=wanted)
+        for cause in WORKER_ENDS:
+            self._of[WORKER_ENDS_COUNTED].cell(cause)  # from 0 on, so that the first is an increase
 
     def worker_ended(self, cause: Literal["crashed", "replaced", "stopping"]) -> None:
         """Count a worker process out."""
