@@ -5,11 +5,13 @@ nobody has to wait for it.
 """
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -33,6 +35,7 @@ KILOMETRE = {"name": "clock__convert_unit", "arguments": {"value": 1, "unit": "k
 SCALED: Mapping[str, list[tuple[str, str]]] = {
     "balancer": [("timeout client 60s", "timeout client 3s"), ("timeout server 60s", "timeout server 3s")],
     **{name: [("log: {format: json}", "limits: {keep_alive: 750ms}")] for name in GATEWAYS},
+    "prometheus": [("_interval: 15s", "_interval: 1s")],
 }
 
 
@@ -98,6 +101,19 @@ class House:
         for one in self.gateways.values():
             while (await one.admin("/status.json"))[1]["cache"]["redis"] != "up":  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
+
+    async def prometheus(self, path: str) -> Any:
+        """Return the data of an answer of its API."""
+        text = await asyncio.to_thread(text_of, f"http://{self.services['prometheus'].address}:9090{path}")
+        return json.loads(text)["data"]
+
+    async def found(self, query: str) -> list[dict[str, Any]]:
+        return list((await self.prometheus(f"/api/v1/query?{urlencode({'query': query})}"))["result"])
+
+    async def rules_health(self) -> set[str]:
+        """Return how the evaluation of its rules goes, in all words that it has for it."""
+        groups = (await self.prometheus("/api/v1/rules"))["groups"]
+        return {rule["health"] for group in groups for rule in group["rules"]}
 
     async def streams(self) -> list[int]:
         """Return how many streams each gateway has open."""
@@ -194,6 +210,48 @@ async def test_a_session_of_an_older_client_is_no_gateways_own(house: House) -> 
             assert ((await standing.next()) or {})["method"] == TOOLS_CHANGED
             await gateway.call("clock__stop_timer", name="tea")
             assert ((await standing.next()) or {})["method"] == TOOLS_CHANGED
+
+
+# What watches them
+
+
+async def test_prometheus_scrapes_both_and_works_out_its_rules(house: House) -> None:
+    """With the shipped files: each rule is evaluated without an error, each gateway is there by its name."""
+    while len(await house.found('up{job="mcp-gateway"} == 1')) < len(GATEWAYS):  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.2)
+    for name in GATEWAYS:
+        instance = f"{house.services[name].address}:9090"
+        (one,) = await house.found(
+            f'count by (instance) (mcp_gateway_upstream_up{{instance="{instance}"}} == 1)'
+        )
+        assert one["value"][1] == "2"
+    while "unknown" in (health := await house.rules_health()):  # noqa: ASYNC110 - not evaluated yet
+        await asyncio.sleep(0.2)
+    assert health == {"ok"}
+
+
+# A configuration that changes
+
+
+async def test_a_changed_configuration_is_taken_over_and_no_stream_ends(house: House) -> None:
+    """Where it lies in the mounted folder, at SIGHUP; it goes on to listen where the image says."""
+    async with listening(house.client, TOOLS) as one, listening(house.client, TOOLS) as other:
+        for name in GATEWAYS:
+            file = house.services[name].mounts["/etc/mcp-gateway"] / "gateway.yaml"
+            more = "endpoints: {/mcp: {}, /mcp/notes: {upstreams: [notes]}}"
+            await asyncio.to_thread(file.write_text, f"{await asyncio.to_thread(file.read_text)}\n{more}\n")
+            house.services[name].signal(signal.SIGHUP)
+        for gateway in house.gateways.values():
+            at = {"path": "/mcp/notes"}
+            while (await gateway.ask("tools/list", judged=False, **at)).status == 404:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.05)
+            answer = await gateway.ask("tools/list", **at)
+            assert answer.names
+            assert all(tool.startswith("notes__") for tool in answer.names)
+        await house.client.call("clock__start_timer", name="tea", minutes=5)
+        for stream in (one, other):
+            assert await told(stream) == (TOOLS_CHANGED, None)
+        await house.client.call("clock__stop_timer", name="tea")
 
 
 # A gateway that goes

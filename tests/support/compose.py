@@ -90,6 +90,8 @@ class Service:
     command: Sequence[str]
     environment: Mapping[str, str]
     port: int | None
+    mounts: Mapping[str, Path]
+    """Where on this machine the folders lie that it has in its container."""
     program: Program | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -121,15 +123,15 @@ class Service:
 
 @contextmanager
 def topology(
-    *, changes: Mapping[str, Sequence[tuple[str, str]]] | None = None, without: Sequence[str] = ()
+    *, changes: Mapping[str, Sequence[tuple[str, str]]] | None = None
 ) -> Iterator[dict[str, Service]]:
-    """Run the services, those first on which others depend.
+    """Run the services that can be run without containers, those first on which others depend.
 
     `changes` says for a service what is to be changed in the files that are mounted into it: each text must
     be there.
     """
     whole = described(GATEWAY_KEY=KEY)["services"]
-    chosen = {name: one for name, one in whole.items() if name not in without}
+    chosen = {name: one for name, one in whole.items() if image_of(one) in ENTRYPOINTS}
     addresses = _addresses(chosen)
     with tempfile.TemporaryDirectory(prefix="compose-") as folder, ExitStack() as stack:
         services: dict[str, Service] = {}
@@ -207,7 +209,7 @@ def _placed(
     if image == "redis":
         words += ["--bind", addresses[name]]  # by default it listens everywhere
     environment = {key: _moved(value, addresses[name], addresses) for key, value in _variables(service)}
-    return Service(name, addresses[name], words, environment, _port(image, words))
+    return Service(name, addresses[name], words, environment, _port(image, words), mounts)
 
 
 def _variables(service: Any) -> Iterator[tuple[str, str]]:
@@ -224,5 +226,6 @@ def _moved(text: str, own: str, addresses: Mapping[str, str]) -> str:
     for name, address in addresses.items():
         text = re.sub(rf"(?<![\w./-]){re.escape(name)}(?=:\d)", address, text)
         text = re.sub(rf"(?<=://){re.escape(name)}(?=:\d)", address, text)
+    text = re.sub(r"\blocalhost(?=:\d)", own, text)
     text = text.replace("0.0.0.0", own).replace(SUBNET, "127.0.0.0/8")
     return re.sub(r"^(\s*bind )(?=:\d)", rf"\g<1>{own}", text, flags=re.MULTILINE)
