@@ -11,6 +11,8 @@ from typing import Literal
 from gateway.config import Config, parse_address
 from gateway.core.explain import Question, Report, Unanswerable
 from gateway.core.federation import namespaces
+from gateway.core.inventory import Page, Search
+from gateway.core.pipeline import Pipeline
 from gateway.core.purge import Wish, changes
 from gateway.front.admin import AdminFront
 from gateway.front.admission import Admission
@@ -18,7 +20,7 @@ from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
 from gateway.reloading import applicable
 from gateway.runtime import Runtime, hand_over, rebuild
-from gateway.snapshot import Doors, status_of
+from gateway.snapshot import SAMPLED, Doors, Recorder, status_of
 from gateway.status import Phase, Settings, Status
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class Gateway:
             phase=self.phase,
             upstreams=self._upstreams,
             redis=self._redis,
-            status=self.status,
+            shown=self,
             cache=self,
             identify=self._front.identify,
             background=runtime.background,
@@ -67,9 +69,10 @@ class Gateway:
         )
         self._settled = asyncio.Event()
         self._started = time.time()
+        self._recorder = Recorder(runtime.metrics, time.monotonic())
 
     def __repr__(self) -> str:
-        return f"<Gateway {self.phase()} {self._front!r} {self.runtime.pool!r} {self.runtime.cache!r}>"
+        return f"<Gateway {self.phase()} {self._front!r} {self._admin!r} {self.runtime.pool!r}>"
 
     async def start(self, *, listen: bool = True) -> Addresses:
         """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had.
@@ -95,6 +98,7 @@ class Gateway:
         if listen and runtime.verifier is not None:
             runtime.verifier.warm()
         runtime.background.start(self._settle(), name="settle")
+        runtime.background.start(self._record(), name="recent counts")
         return Addresses(endpoints, admin)
 
     async def reload(self, wanted: Config) -> None:
@@ -150,6 +154,7 @@ class Gateway:
         """Return what /status.json says; it holds names and numbers, no address and no secret."""
         return status_of(
             self.runtime,
+            self._recorder,
             phase=self.phase(),
             redis=self._redis(),
             started=self._started,
@@ -162,13 +167,20 @@ class Gateway:
             ),
         )
 
+    async def look(self) -> Status:
+        """Return the same to whoever asks a gateway of one process or of several."""
+        return self.status()
+
+    async def search(self, endpoint: str | None, search: Search, *, read: bool) -> Page:
+        """Return what an endpoint lists; `read` what is not known yet before. Raises Unanswerable."""
+        inventory = self._pipeline(endpoint).inventory
+        if read:
+            await inventory.read()
+        return await inventory.find(search)
+
     async def explain(self, endpoint: str | None, question: Question, principal: Principal) -> Report:
         """Return what the cache would do for a request; raises Unanswerable."""
-        pipelines = self.runtime.pipelines
-        path = next(iter(pipelines)) if endpoint is None else endpoint
-        if path not in pipelines:
-            raise Unanswerable(f"there is no endpoint {path[:128]!r}: {', '.join(pipelines)}")
-        return await pipelines[path].explainer.explain(question, principal)
+        return await self._pipeline(endpoint).explainer.explain(question, principal)
 
     async def purge(self, wish: Wish) -> Report:
         """Make stale what an operator names and return what that was; raises NothingToPurge."""
@@ -184,6 +196,13 @@ class Gateway:
         ]
         return {"purged": purged}
 
+    def _pipeline(self, endpoint: str | None) -> Pipeline:
+        pipelines = self.runtime.pipelines
+        path = next(iter(pipelines)) if endpoint is None else endpoint
+        if path not in pipelines:
+            raise Unanswerable(f"there is no endpoint {path[:128]!r}: {', '.join(pipelines)}")
+        return pipelines[path]
+
     def _upstreams(self) -> Mapping[str, str]:
         pool = self.runtime.pool
         return {name: pool.status(UpstreamName(name)).state for name in self.runtime.config.upstreams}
@@ -191,6 +210,11 @@ class Gateway:
     def _redis(self) -> Literal["up", "down"] | None:
         replicated = self.runtime.replicated
         return None if replicated is None else replicated.state
+
+    async def _record(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLED)
+            self._recorder.sample(time.monotonic())
 
     async def _settle(self) -> None:
         pool = self.runtime.pool

@@ -244,6 +244,33 @@ def _quantile(ordered: Sequence[tuple[float, int]], share: float) -> float:
     return lower
 
 
+def difference(before: Status, after: Status) -> dict[str, object]:
+    """Return the members that became other ones, and of the upstreams those alone; `gone` ones are no more.
+
+    How long a state lasts is no news.
+    """
+    changed: dict[str, object] = {
+        name: value
+        for name in after.__struct_fields__
+        if name != "upstreams" and (value := getattr(after, name)) != getattr(before, name)
+    }
+    upstreams = {
+        name: one for name, one in after.upstreams.items() if not _same(before.upstreams.get(name), one)
+    }
+    if upstreams:
+        changed["upstreams"] = upstreams
+    gone = [name for name in before.upstreams if name not in after.upstreams]
+    if gone:
+        changed["gone"] = gone
+    return changed
+
+
+def _same(before: Upstream | None, after: Upstream) -> bool:
+    return before is not None and after == msgspec.structs.replace(
+        before, in_state_seconds=after.in_state_seconds
+    )
+
+
 def merged(
     said: Sequence[Status], *, workers: Sequence[Worker] | None = None, phase: Phase | None = None
 ) -> Status:

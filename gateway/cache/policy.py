@@ -71,6 +71,8 @@ _LONGEST_TARGET = 1024
 _LONGEST_CALL = 64 * 1024
 _NUMBER = re.compile(rb"\d+(\.\d+)?([eE][+-]?\d{1,4})?")
 _LONGEST_NUMBER = 64
+_LONGEST_SAID = 2.0**43
+"""Seconds; what is longer is for ever to anybody, and no number that every reader of JSON can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,15 @@ class Hints:
     complete: bool
     why: Why | None = None
     overrides: tuple[Override, ...] = ()
+    said: "Said | None" = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an upstream itself said of a result's reuse, None where it said nothing; for operators."""
+
+    ttl_ms: int | None
+    scope: Literal["public", "private", "other"] | None
 
 
 class Verdict(Enum):
@@ -274,7 +285,18 @@ def hints_of(result: Json, rules: Rules, method: str) -> Hints:
         overrides.append("min_ttl" if ttl > said else "max_ttl")
     if (scope == "public") != public and by is not None and by not in overrides:
         overrides.append(by)
-    return Hints(ttl, scope, True, "ttl" if ttl == 0.0 else why, tuple(overrides))
+    return Hints(ttl, scope, True, "ttl" if ttl == 0.0 else why, tuple(overrides), _said(members, said))
+
+
+def _said(members: Members, ttl: float) -> Said:
+    scope = text_or_none(members.get("cacheScope"))
+    known: Literal["public", "private", "other"] = (
+        "public" if scope == "public" else "private" if scope == "private" else "other"
+    )
+    return Said(
+        None if is_null(members.get("ttlMs")) else int(min(ttl, _LONGEST_SAID) * 1000),
+        None if is_null(members.get("cacheScope")) else known,
+    )
 
 
 def rules_for_call(rules: Rules, *, ttl: float, scope: Scope) -> Rules:

@@ -17,6 +17,7 @@ from gateway.cache.policy import (
     Key,
     Lookup,
     Override,
+    Said,
     Verdict,
     Why,
     context,
@@ -75,6 +76,24 @@ class Cached:
 
 
 @dataclass(frozen=True, slots=True)
+class Reuse:
+    """What an upstream said of one result's reuse, and what became of it; the entry is without its result."""
+
+    said: Said | None
+    entry: Entry
+    refused: Why | None
+    """Why it was not kept."""
+    age: float = 0.0
+    changed: bool = False
+    """Whether a change came since."""
+
+    @property
+    def private(self) -> bool:
+        """Whether its upstream calls it a caller's own, as far as is known."""
+        return self.entry.scope != "public" if self.said is None else self.said.scope == "private"
+
+
+@dataclass(frozen=True, slots=True)
 class _Landed:
     """What a fetch brought, and whether callers who only waited for it may have it."""
 
@@ -117,6 +136,7 @@ class ResponseCache:
         """Whether the last result of a flight was one that other replicas find."""
         self._private_until: LRUCache[Key, float] = LRUCache(_REMEMBERED)
         self._last: LRUCache[Key, Last] = LRUCache(_REMEMBERED)
+        self._reuse: LRUCache[tuple[UpstreamName, str], Reuse] = LRUCache(_REMEMBERED)
 
     def __repr__(self) -> str:
         return f"<ResponseCache epoch {self.epoch} {self._store!r} {self._generations!r} {self._flight!r}>"
@@ -135,6 +155,19 @@ class ResponseCache:
     def held(self) -> tuple[int, int]:
         """How many entries this process holds, and their bytes."""
         return self._store.held
+
+    def reuse(self, upstream: UpstreamName) -> dict[str, Reuse]:
+        """Return what an upstream last said of the reuse of results, by method, and what became of those."""
+        now = self._clock()
+        found = {method: kept for (name, method), kept in self._reuse.items() if name == upstream}
+        return {
+            method: replace(
+                last,
+                age=now - last.entry.received,
+                changed=self._generations.peek(upstream, last.entry.topics) > last.entry.generation,
+            )
+            for method, last in found.items()
+        }
 
     def peek(self, lookup: Lookup) -> Cached | None:
         """Return a hit if this process holds one: no task, no lock, no waiting."""
@@ -369,6 +402,8 @@ class ResponseCache:
         return landed
 
     def _hit(self, lookup: Lookup, stored: Entry) -> _Landed:
+        if (lookup.upstream, lookup.method) not in self._reuse:  # another replica fetched it
+            self._note_reuse(lookup, None, stored, None)
         public = stored.scope == "public"
         if public:  # whoever fetched it
             self._coalesces[public_key(lookup)] = self._reaches[public_key(lookup)] = True
@@ -428,6 +463,7 @@ class ResponseCache:
             await self._forget_expired(private_key(lookup))
             await self._forget_expired(public_key(lookup))
             entry = Entry(bytes(result), now, 0.0, "private", moment)
+            self._note_reuse(lookup, hints.said, entry, hints.why or "incomplete")
             return _Landed(Cached(entry, "bypass", hints.why or "incomplete"), shared=False, public=False)
         topics = topics_for(lookup, result, hints.scope)
         entry = Entry(storable(result), now, hints.ttl, hints.scope, moment, topics, hints.overrides)
@@ -436,6 +472,7 @@ class ResponseCache:
             # For those who asked before the change, and for no one else (C-32).
             return _Landed(Cached(replace(entry, ttl=0.0), "bypass", "generation"), shared, public)
         refused = await self._write(lookup, hints, entry)
+        self._note_reuse(lookup, hints.said, entry, refused)
         self._note_reach(lookup, entry, refused)
         cached = Cached(entry, "miss", missed) if refused is None else Cached(entry, "bypass", refused)
         return _Landed(cached, shared, public)
@@ -460,6 +497,10 @@ class ResponseCache:
         if hints.scope == "public" and now < self._private_until.get(list_key(lookup), 0.0):
             return replace(hints, scope="private", why="private")
         return hints
+
+    def _note_reuse(self, lookup: Lookup, said: Said | None, entry: Entry, refused: Why | None) -> None:
+        last = Reuse(said, replace(entry, result=b"", derived={}), refused)
+        self._reuse[lookup.upstream, lookup.method] = last
 
     def _note_reach(self, lookup: Lookup, entry: Entry, refused: Why | None) -> None:
         if self._leads is None:

@@ -323,6 +323,11 @@ class Catalogue:
             ],
         )
 
+    def private(self, name: UpstreamName, method: str) -> bool:
+        """Whether an upstream says of its list that it is its caller's own, or nobody knows any more."""
+        reuse = self._cache.reuse(name).get(method)
+        return reuse is None or reuse.private
+
     def _listings(self, name: UpstreamName) -> Iterator[tuple[str, Listing]]:
         for (upstream, method, context), listing in self._known.items():
             if upstream == name and context is None:

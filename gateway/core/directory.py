@@ -163,6 +163,10 @@ class Directory:
         """Whether an upstream declared what the method needs, or has not said yet (B48)."""
         return self._catalogue.offers(name, row.capability) is not False
 
+    def answers(self, name: UpstreamName) -> bool:
+        """Whether an upstream was reached, and is not known to be down."""
+        return self._pool.discovered(name) is not None and self._pool.available(name)
+
     def _may_say(self, name: UpstreamName) -> bool:
         """Whether anything is known of this upstream, or will be once it is asked."""
         return self._pool.discovered(name) is not None or self._pool.available(name)

@@ -6,6 +6,7 @@ the table of methods allows it; what only one of them can answer the courier tak
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from gateway.core.directory import Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
 from gateway.core.hub import Door, Hub
+from gateway.core.inventory import Inventory
 from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import Dressed, made, missing_capability
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
@@ -127,7 +129,10 @@ class Pipeline:
         self.explainer = Explainer(
             federation, config, self._directory, catalogue, self._views, cache, self._policy, clock=clock
         )
+        self.inventory = Inventory(federation, self._directory, catalogue)
         self._profile = remembering(partial(list_profile, extensions=extensions))
+        self.remembered: Counter[str] = Counter()
+        """Answers joined before, by method: for each of them no upstream's part was even looked for."""
         self._snapshots: TTLCache[tuple[Sight | None, Partition | None, bytes], _Snapshot] = TTLCache(
             max(config.cache.memory // 4, 2**20), _CURSOR_TTL, timer=clock, getsizeof=_weight
         )
@@ -548,6 +553,7 @@ class Pipeline:
             return None
         age = self._clock() - whole.received
         self._metrics.cache_lookup(_MERGED, method, "hit", "fresh", age, calls=whole.parts)
+        self.remembered[method] += 1
         return self._served(whole, FRESH)
 
     def _whole(self, method: str, caller: Caller, whole: Whole, whence: Origin) -> Answer:

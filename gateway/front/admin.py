@@ -12,18 +12,23 @@ from aiohttp import web
 from gateway.front import operations
 from gateway.front.heads import PatientServer
 from gateway.front.operations import Identify, Operations, Refused
+from gateway.front.page import Shown, StatusPage
 from gateway.protocol import jsonrpc
-from gateway.status import Phase, Status
+from gateway.status import Phase
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 
 _SERVING: tuple[Phase, ...] = ("ready", "degraded")
 
 _PATHS = {
+    "/": ("GET", "HEAD"),
     "/healthz": ("GET", "HEAD"),
     "/readyz": ("GET", "HEAD"),
     "/metrics": ("GET", "HEAD"),
+    "/status": ("GET", "HEAD"),
     "/status.json": ("GET", "HEAD"),
+    "/status/events": ("GET",),
+    "/catalogue.json": ("GET", "HEAD"),
     "/explain": ("GET", "HEAD"),
     "/purge": ("POST",),
 }
@@ -45,7 +50,7 @@ class AdminFront:
         phase: Callable[[], Phase],
         upstreams: Callable[[], Mapping[str, str]],
         redis: Callable[[], str | None],
-        status: Callable[[], Status],
+        shown: Shown,
         cache: Operations,
         identify: Identify,
         background: Background,
@@ -55,7 +60,8 @@ class AdminFront:
         self._phase = phase
         self._upstreams = upstreams
         self._redis = redis
-        self._status = status
+        self._shown = shown
+        self._page = StatusPage(shown, background)
         self._cache = cache
         self._identify = identify
         self._background = background
@@ -65,7 +71,7 @@ class AdminFront:
         self._listener: asyncio.Server | None = None
 
     def __repr__(self) -> str:
-        return f"<AdminFront {'listening' if self._listener is not None else 'off'}, {self._phase()}>"
+        return f"<AdminFront {'listening' if self._listener is not None else 'off'}, {self._page!r}>"
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
@@ -116,7 +122,16 @@ class AdminFront:
             case "/readyz":
                 return self._readiness()
             case "/status.json":
-                return _json(self._status())
+                return _json(await self._shown.look())
+            case "/":
+                # Relative, for whoever reaches this listener below a path of a proxy's.
+                return web.Response(status=302, headers={"Location": "status"})
+            case "/status":
+                return self._page.page()
+            case "/status/events":
+                return await self._page.events(request)
+            case "/catalogue.json":
+                return _json(await self._page.catalogue(request))
             case "/explain":
                 return _json(await operations.explain(request, self._cache, self._identify))
             case "/purge":

@@ -5,7 +5,7 @@ endpoints and upstreams are names from the configuration (B52). Names and labels
 OpenTelemetry conventions for MCP where these have one, written as Prometheus writes them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -823,6 +823,10 @@ class Metrics:
         self._of[WORKER_ENDS_COUNTED].add(cause)
 
     # Reading
+
+    def read(self, row: Row) -> list[tuple[Values, Sequence[float]]]:
+        """Return the series of one metric, by the values of its labels, as they count on."""
+        return list(self._of[row].cells.items())
 
     def snapshot(self) -> Snapshot:
         """Return what is counted by now."""

@@ -53,12 +53,24 @@ Attempt: TypeAlias = Callable[[], Awaitable[Answered]]
 _SUSPICIOUS_SILENCE = 1.0
 LISTEN = "subscriptions/listen"
 _NO_WORD_OF_IT = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN, Reason.TOKEN})
+_NO_LAPSE = frozenset({Reason.BUSY, Reason.STOPPING, Reason.DOWN})
+"""Reasons for which an upstream was not asked at all."""
 _NOBODYS = "lists"
 _KEPT = frozenset({Reason.ERA, Reason.CREDENTIALS, Reason.TOKEN})
 """Reasons that are told to whoever calls an upstream that is down for them."""
 _NO_TOKEN = "it takes a token of the caller's in exchange, which an API key or a certificate is not"
 _MOST_LISTENERS = 1000
 """Callers with streams of their own of whom it is remembered how their last listen went."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """How an upstream last failed; `at` is the pool's clock, `method` None for a probe."""
+
+    reason: Reason
+    detail: str
+    method: str | None
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,7 @@ class UpstreamStatus:
     since: float = 0.0
     outage: bool = False
     """Whether it is down for being out of reach or out of order, rather than for refusing."""
+    lapse: Lapse | None = None
 
 
 class Member:
@@ -114,6 +127,7 @@ class Member:
         self._rate_used_up = False
         self._retired = False
         self._status = UpstreamStatus(upstream.name, since=clock())
+        self._lapse: Lapse | None = None
         self._probe_now = asyncio.Event()
         self._probed = asyncio.Event()
         """Set and replaced whenever a probe ended."""
@@ -142,6 +156,7 @@ class Member:
             breaker=self._breakers.standing,
             sessions=upstream.sessions,
             wire=upstream.wire,
+            lapse=self._lapse,
         )
 
     @property
@@ -244,6 +259,8 @@ class Member:
     def _record(self, request: Request, outcome: str | Reason, detail: str, seconds: float) -> None:
         """Write the one line per exchange."""
         loud = isinstance(outcome, Reason) and outcome is not Reason.BUSY  # which is said once, by its cause
+        if isinstance(outcome, Reason) and outcome not in _NO_LAPSE:
+            self._lapse = Lapse(outcome, detail, shown(request.method), self._clock())
         level = logging.WARNING if loud else logging.DEBUG
         if request.method == LISTEN:
             level = self._level_of_listen(request, outcome)
@@ -478,6 +495,8 @@ class Member:
     def _learn(self, verdict: Verdict) -> None:
         before = self._status
         state: State = "up" if verdict.reason is None else "down"
+        if verdict.reason is not None:
+            self._lapse = Lapse(verdict.reason, verdict.detail, None, self._clock())
         self._status = UpstreamStatus(
             self.name,
             state,

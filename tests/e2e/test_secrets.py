@@ -132,7 +132,13 @@ def test_a_gateway_at_debug_level_prints_no_secret(tmp_path: Path, url: str, for
                 authorization=f"Bearer {SECRETS['CALLER']}",
                 mcp_method=method,
             )
-        for path in ("/status.json", "/metrics", "/readyz", "/explain?method=tools/list", "/status"):
+        for path in (
+            "/status.json",
+            "/metrics",
+            "/readyz",
+            "/explain?method=tools/list",
+            "/catalogue.json?read=true",
+        ):
             said += answered(admin + path)
         limits = Path(f"/proc/{program.process.pid}/limits")
         if limits.exists():

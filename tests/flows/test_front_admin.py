@@ -10,6 +10,7 @@ import pytest
 from multidict import MultiMapping
 
 from gateway.core.explain import Question, Report
+from gateway.core.inventory import Page, Search
 from gateway.core.purge import Wish
 from gateway.front.admin import AdminFront
 from gateway.front.auth import identify
@@ -33,6 +34,12 @@ class Admin:
     redis: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
     port: int = 0
+
+    async def look(self) -> Status:
+        return Status(version="1.2.3", phase=self.phase, now=2.0, started=1.0)
+
+    async def search(self, endpoint: str | None, search: Search, *, read: bool) -> Page:
+        raise AssertionError("nothing is searched here")
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Client]:
@@ -78,7 +85,7 @@ async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
         phase=lambda: admin.phase,
         upstreams=lambda: admin.upstreams,
         redis=lambda: admin.redis,
-        status=lambda: Status(version="1.2.3", phase=admin.phase, now=2.0, started=1.0),
+        shown=admin,
         cache=Asked(),
         identify=_identify,
         background=background,
@@ -141,7 +148,7 @@ async def test_status_is_what_it_is_told() -> None:
 async def test_other_paths_and_verbs_are_refused() -> None:
     """404 names what there is, 405 what is allowed."""
     async with running() as admin:
-        missing = await admin.get("/status")
+        missing = await admin.get("/state")
         assert missing.status == 404
         assert "/readyz" in json.loads(missing.body)["paths"]
         refused = await admin.get("/healthz", "POST")

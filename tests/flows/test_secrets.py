@@ -60,7 +60,13 @@ class Watched:
         self.said.append((await asyncio.to_thread(gateway.runtime.metrics.render)).decode())
         self.said.append(repr(gateway.gateway) + repr(gateway.runtime.pool) + repr(gateway.runtime.config))
         if gateway.addresses.admin is not None:
-            for path in ("/status.json", "/metrics", "/readyz", "/explain?method=tools/list"):
+            for path in (
+                "/status.json",
+                "/metrics",
+                "/readyz",
+                "/explain?method=tools/list",
+                "/catalogue.json?limit=500",
+            ):
                 self.said.append((await http(gateway, "GET", path)).body.decode())
         self.search()
 

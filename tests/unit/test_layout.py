@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "front": "protocol support config core status",
     "reloading": "protocol config core",
     "runtime": "protocol support config cache upstream core front reloading",
-    "snapshot": "protocol support config runtime status",
+    "snapshot": "protocol support config cache runtime status",
     "server": "protocol support config core front reloading runtime snapshot status",
     "watching": "",
     "reloader": "support config server watching",
