@@ -206,8 +206,7 @@ def _demo(stage: Stage) -> None:
 
 
 def _redis(stage: Stage) -> None:
-    """The servers of `demo`, and Redis at 6379."""
-    _demo(stage)
+    """Redis at 6379."""
     command = "exec redis-server --port 6379 --save '' --appendonly no\n"
     stage.run(Block("stage redis", 6379, "sh", command, marks={"until": "eady to accept connections"}))
 
@@ -229,7 +228,7 @@ def _checkout(stage: Stage) -> None:
 STAGES: dict[str, tuple[Callable[[Stage], None], Sequence[int]]] = {
     "bare": (_nothing, ()),
     "demo": (_demo, (9101, 9102)),
-    "redis": (_redis, (9101, 9102, 6379)),
+    "redis": (_redis, (6379,)),
     "checkout": (_checkout, ()),
 }
 """Name -> what sets it, and the ports that it serves."""

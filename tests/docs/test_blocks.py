@@ -18,10 +18,11 @@ from tests.docs.stages import STAGES, Stage, mismatch, stage
 from tests.support.processes import ROOT
 
 SHELL = {"sh", "bash", "shell"}
+NOT_RUN = {"elsewhere", "excerpt", "as"}
 READ = {page: readable(page) for page in pages()}
 BLOCKS = [block for found, _ in READ.values() for block in found]
 STORIES = [
-    (page, name, [block for block in told if not block.marks.keys() & {"elsewhere", "excerpt", "as"}])
+    (page, name, [block for block in told if "file" in block.marks or not block.marks.keys() & NOT_RUN])
     for (page, name), told in (
         (key, list(group))
         for key, group in groupby(
