@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.config import Config, Log, confidential
+from gateway.config import VERSION, Config, Log, confidential
 from gateway.core.access import said_of, somebody
 from gateway.core.directory import Target
 from gateway.front.pipes import Inlet, Outlet, take_over
@@ -17,7 +17,7 @@ from gateway.protocol.jsonrpc import McpError, text_of
 from gateway.reloader import Origin, Reloader
 from gateway.runtime import build
 from gateway.server import Addresses, Gateway
-from gateway.support import logs
+from gateway.support import logs, tracing
 from gateway.support.descriptors import room_for
 from gateway.support.seal import Seal
 
@@ -48,6 +48,7 @@ def serve(
     _guard_secrets(config)
     for warning in warnings:
         log.warning("configuration: %s", warning)
+    _trace(config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config, ready, origin))
 
@@ -70,7 +71,16 @@ async def _serve(
     grace = gateway.runtime.config.shutdown_grace
     log.info("stopping: up to %gs for what is running", grace)
     await gateway.stop(grace)
+    await tracing.close()
     return 0
+
+
+def _trace(config: Config) -> None:
+    """Have requests traced, where there is a collector; OpenTelemetry is imported for that alone."""
+    if config.tracing.otlp is not None:
+        from gateway.support.otel import OtelTracer
+
+        tracing.use(OtelTracer(config.tracing, version=VERSION))
 
 
 def _keep_reloading(gateway: Gateway, config: Config, origin: Origin | None) -> None:
@@ -104,6 +114,7 @@ def _asked_to_stop() -> asyncio.Event:
     def stop() -> None:
         if asked.is_set():
             log.warning("second signal: ending now")
+            logs.flush()
             os._exit(1)
         asked.set()
 
@@ -128,6 +139,7 @@ def serve_stdio(
     _guard_secrets(config, [] if authorization is None else [authorization])
     for warning in warnings:
         log.warning("configuration: %s", warning)
+    _trace(config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve_stdio(of_one_person(config), endpoint, pipes, authorization))
 
@@ -179,6 +191,7 @@ async def _serve_stdio(
     runtime.stopping.set()
     await front.drain(config.shutdown_grace, hurry)
     await gateway.stop(0.0)
+    await tracing.close()
     return 0
 
 

@@ -48,6 +48,7 @@ from gateway.settings.models import (
     Names,
     RedisTls,
     Secrets,
+    Tracing,
     contradictions,
 )
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
@@ -103,6 +104,7 @@ __all__ = [
     "TokenExchange",
     "TokenIssuer",
     "ToolRules",
+    "Tracing",
     "Upstream",
     "UpstreamCache",
     "confidential",

@@ -28,6 +28,10 @@ RESTART: tuple[str, ...] = (
     "limits.header",
     "limits.request_head",
     "limits.rates_in",
+    "tracing.otlp",
+    "tracing.headers",
+    "tracing.sample",
+    "tracing.service_name",
 )
 """Settings that a process keeps for as long as it lives."""
 

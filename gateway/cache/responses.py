@@ -37,7 +37,7 @@ from gateway.cache.policy import (
 from gateway.cache.stores import Generations, Store
 from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, McpError
-from gateway.support import exchange
+from gateway.support import exchange, tracing
 from gateway.support.metrics import Metrics, Turned
 
 Fill: TypeAlias = Callable[[], Awaitable[Reply]]
@@ -187,6 +187,12 @@ class ResponseCache:
         `fill` may outlive this caller, for others who wait for the same; its own deadline is everybody's.
         While the upstream is down an expired result may stand in.
         """
+        if exchange.current_span() is None:
+            return await self._got(lookup, fill)
+        with tracing.looking(lookup.upstream, lookup.method):
+            return await self._got(lookup, fill)
+
+    async def _got(self, lookup: Lookup, fill: Fill) -> Cached:
         cached = self.peek(lookup)
         if cached is None:
             try:
@@ -219,6 +225,14 @@ class ResponseCache:
         self._metrics.cache_lookup(lookup.upstream, lookup.method, cached.source, cached.reason, age)
         reason = "fresh" if cached.reason == "hit" else cached.reason  # as clients are told
         exchange.looked_up(lookup.upstream, lookup.method, cached.source, reason, age)
+        if (span := exchange.current_span()) is not None:
+            span.note(
+                {
+                    "mcp_gateway.cache.result": cached.source,
+                    "mcp_gateway.cache.reason": reason,
+                    "mcp_gateway.cache.age": max(0, int(age)),
+                }
+            )
         return cached
 
     async def explain(self, lookup: Lookup, *, down: bool, outage: bool) -> Found:

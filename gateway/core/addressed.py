@@ -93,6 +93,7 @@ class Courier:
         dialogue: Dialogue,
         tasks: Tasks,
         extensions: frozenset[str],
+        baggage: frozenset[str],
         metrics: Metrics,
         server_info: bytes,
         clock: Callable[[], float],
@@ -103,6 +104,7 @@ class Courier:
         self._directory = directory
         self._dialogue = dialogue
         self._tasks = tasks
+        self._baggage = baggage
         self._metrics = metrics
         self._server_info = server_info
         self._clock = clock
@@ -145,7 +147,7 @@ class Courier:
             answer = await self._asked(call, caller.principal, emit, upstream, original, target)
             return Answer(answer.result, Reuse("bypass", "mrtr"))  # C-03
         declared = self._declared(call)
-        request = self._request(call, caller.principal, upstream, original, declared, target)
+        request = self._request(call, caller.principal, upstream, original, declared, target, kept=True)
         lookup = self._catalogue.call_lookup(upstream, original, caller, request)
         if lookup is None:
             return await self._asked(call, caller.principal, emit, upstream, original, target)
@@ -211,7 +213,9 @@ class Courier:
     async def _cached_read(
         self, call: Call, caller: Caller, emit: Emit, upstream: UpstreamName, original: str
     ) -> Answer:
-        request = self._request(call, caller.principal, upstream, original, caller.profile.capabilities)
+        request = self._request(
+            call, caller.principal, upstream, original, caller.profile.capabilities, kept=True
+        )
         try:
             relay = self._relay(call, upstream, _while_there(emit))
             cached = await self._catalogue.read(upstream, original, caller, request, relay)
@@ -393,14 +397,17 @@ class Courier:
         original: str,
         declared: bytes,
         target: Target | None = None,
+        *,
+        kept: bool = False,
     ) -> Request:
+        """Return what the upstream is asked; without baggage where it may be `kept` for others."""
         return Request(
             call.method,
             rewrite_params(call.method, call.params, original),
             capabilities=declared,
             log_level=call.meta.log_level,
             wants_progress=call.meta.progress_token is not None,
-            vendor=upward(call.meta.vendor),
+            vendor=upward(call.meta.vendor, () if kept else self._baggage),
             header_params=() if target is None else target.item.header_params,
             authorization=self._catalogue.forwarded(upstream, principal),
             context=self._catalogue.context(principal),

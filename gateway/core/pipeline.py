@@ -120,6 +120,7 @@ class Pipeline:
             dialogue=dialogue,
             tasks=self._tasks,
             extensions=extensions,
+            baggage=frozenset(config.tracing.baggage),
             metrics=metrics,
             server_info=server_info,
             clock=clock,

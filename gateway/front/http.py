@@ -41,7 +41,7 @@ from gateway.protocol.call import (
 from gateway.protocol.envelope import read_id
 from gateway.protocol.jsonrpc import INVALID_REQUEST, Json, Malformed, McpError, split
 from gateway.protocol.modern import PostedNotification, Rejection
-from gateway.support import access, logs
+from gateway.support import access, logs, tracing
 from gateway.support import exchange as exchanges
 from gateway.support.exchange import Exchange
 from gateway.support.guests import Guests
@@ -154,6 +154,7 @@ class _Site:
         self.limits = state.config.limits
         self._admission = admission
         self.rated = has_rates(state.config)
+        self.baggage = bool(state.config.tracing.baggage)
         self.gate = Gate(state.config, bound)
         self.resources = Resources(state.config, state.pipelines, bound)
         self.authenticator = Authenticator(state.config, state.seal, state.verifier)
@@ -667,6 +668,8 @@ class HttpFront:
     ) -> Outcome:
         responder.begin(call.id)
         exchange.method = methods.shown(call.method)
+        if tracing.on():
+            call = _traced(exchange, call, principal, responder.request.headers, site.baggage)
         self._metrics.exchange_started(endpoint)
         started = time.monotonic()
         word = "cancelled"
@@ -700,6 +703,8 @@ class HttpFront:
         except ClientGone:
             raise
         except Exception as error:
+            if isinstance(error, McpError):
+                exchange.code = error.code
             failed = outcome(error, id=call.id, door=site.door(endpoint, responder.request))
             return (
                 mirrored_failure(failed, error)
@@ -716,6 +721,20 @@ class HttpFront:
             refused = self._refused(endpoint, too_much(barred, call.id))
             return replace(refused, word="error")  # of the call it is by now
         return replace(outcome(await pipeline.listen(call, principal, responder), id=call.id), streamed=True)
+
+
+def _traced(
+    exchange: Exchange, call: Call, principal: Principal, headers: Mapping[str, str], baggage: bool
+) -> Call:
+    """Begin the span of a call; return the call with the baggage of its headers, where any may go on."""
+    meta = call.meta
+    tracing.serve(
+        exchange, id=call.id, version=meta.version, principal=principal, meta=meta.vendor, headers=headers
+    )
+    if not baggage or "baggage" not in headers or "baggage" in meta.vendor:
+        return call
+    vendor = {**meta.vendor, "baggage": jsonrpc.encode(headers["baggage"])}
+    return replace(call, meta=replace(meta, vendor=vendor))
 
 
 def _method_of(head: modern.Head) -> str:

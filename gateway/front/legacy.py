@@ -19,7 +19,7 @@ from gateway.protocol import jsonrpc, legacy_client, methods, modern
 from gateway.protocol.call import LEGACY_VERSIONS, SERVED_VERSIONS, Challenge, Forbidden, Principal
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, McpError, array
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
-from gateway.support import exchange
+from gateway.support import exchange, tracing
 from gateway.support.metrics import Metrics
 from gateway.support.notebook import Unavailable
 from gateway.support.tasks import Background
@@ -162,6 +162,7 @@ class LegacyFront:
             return failure(400, error, asked.id, "header_mismatch")
         responder.begin(asked.id)
         with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
+            _trace(asked, legacy_client.asked_version(asked.params) or "", principal, responder)
             try:
                 told, token = await self._talks[endpoint].initialize(asked, principal)
             except TooMany as full:
@@ -205,6 +206,7 @@ class LegacyFront:
 
     async def _told(self, endpoint: str, visit: Visit, asked: Asked, responder: Responder) -> Told:
         with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
+            _trace(asked, visit.session.held.dialect.version, visit.principal, responder)
             over = responder.entry.keep()  # until the work has ended, whoever waits for it
             told = await self._talks[endpoint].ask(visit, asked, responder, over)
             counted.word = told.word
@@ -312,6 +314,21 @@ class _Counted:
     def __exit__(self, *_: object) -> None:
         word = "stopping" if self._responder.stopped else self.word
         self._metrics.exchange(self._endpoint, self._method, word, time.monotonic() - self._started)
+
+
+def _trace(asked: Asked, version: str, principal: Principal, responder: Responder) -> None:
+    """Begin the span of a request, if requests are traced."""
+    of = exchange.current()
+    if of is not None and tracing.on():
+        meta = legacy_client.meta_of(asked.params)
+        tracing.serve(
+            of,
+            id=asked.id,
+            version=version if version in LEGACY_VERSIONS else "",
+            principal=principal,
+            meta=meta,
+            headers=responder.request.headers,
+        )
 
 
 def _unreadable(message: Unreadable) -> Outcome:

@@ -23,14 +23,14 @@ from gateway.front.outcomes import Stopping, outcome
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import META_VERSION, Call, Era, Notice, Principal
+from gateway.protocol.call import LEGACY_VERSIONS, META_VERSION, Call, Era, Notice, Principal
 from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
 from gateway.protocol.lines import LineCutter, TooLong
 from gateway.protocol.modern import Head, PostedNotification, Rejection
 from gateway.protocol.sse import in_one_line
-from gateway.support import access
+from gateway.support import access, tracing
 from gateway.support import exchange as exchanges
 from gateway.support.exchange import Exchange
 from gateway.support.metrics import Metrics
@@ -258,6 +258,7 @@ class StdioFront:
         """Begin the session, in the place of one that there may be."""
         self._metrics.exchange_started(self._endpoint)
         exchange = self._exchange("legacy", asked.method)
+        self._trace(exchange, asked, legacy_client.asked_version(asked.params) or "", self._principal)
         try:
             told, token = await self._talk.initialize(asked, self._principal)
             if token is not None:
@@ -300,6 +301,7 @@ class StdioFront:
         """Return the answer, None where the client wants none any more."""
         self._metrics.exchange_started(self._endpoint)
         exchange = self._exchange("legacy", asked.method)
+        self._trace(exchange, asked, visit.session.held.dialect.version, visit.principal)
         try:
             told = await self._talk.ask(visit, asked, _LegacyOutlet(self._outlet))
             exchange.outcome = told.word
@@ -359,6 +361,11 @@ class StdioFront:
         reply = _Reply(self._outlet)
         self._metrics.exchange_started(self._endpoint)
         exchange = self._exchange("modern", call.method)
+        if tracing.on():
+            version, meta = call.meta.version, call.meta.vendor
+            tracing.serve(
+                exchange, id=call.id, version=version, principal=self._principal, meta=meta, headers={}
+            )
         try:
             came = await self._came(call, reply, exchange)
             exchange.outcome = came.word
@@ -384,6 +391,13 @@ class StdioFront:
         exchange.caller = self._principal.who or ""
         exchange.listens = method == LISTEN
         return exchange
+
+    def _trace(self, exchange: Exchange, asked: Asked, version: str, principal: Principal) -> None:
+        """Begin the span of a request, if requests are traced."""
+        if tracing.on():
+            known = version if version in LEGACY_VERSIONS else ""
+            meta = legacy_client.meta_of(asked.params)
+            tracing.serve(exchange, id=asked.id, version=known, principal=principal, meta=meta, headers={})
 
     def _ended(self, exchange: Exchange, method: str) -> None:
         seconds = time.monotonic() - exchange.began

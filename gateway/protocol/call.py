@@ -160,6 +160,8 @@ class Request(Struct, frozen=True):
     """The caller's own Authorization, set only for upstreams configured with `auth: forward`."""
     context: Context = Context()
     """On whose behalf; servers of the modern era are not told."""
+    carried: Mapping[str, str] = {}
+    """What headers say of the trace that it belongs to, and `vendor` says, too."""
     named_by: str | None = None
     """The parameter that Mcp-Name mirrors where the table of methods does not know it (K-08)."""
 

@@ -265,6 +265,11 @@ def asked_version(params: Json | None) -> str | None:
     return text_or_none(_object(params).get("protocolVersion"))
 
 
+def meta_of(params: Json | None) -> Mapping[str, Json]:
+    """Return the `_meta` of a request's params, nothing for what is none."""
+    return _object(_object(params).get("_meta"))
+
+
 def declared(capabilities: Mapping[str, Json], dialect: Dialect) -> bytes:
     """Return what a client said in its handshake that it can do, as a modern one declares it.
 

@@ -18,6 +18,7 @@ def confidential(config: Config) -> list[str]:
     for issuer in config.authentication.tokens.values():
         if issuer.client_secret is not None:
             found.append(issuer.client_secret.get_secret_value())
+    found += [secret.get_secret_value() for secret in config.tracing.headers.values()]
     for upstream in config.upstreams.values():
         if upstream.auth.bearer is not None:
             found.append(upstream.auth.bearer.get_secret_value())

@@ -5,6 +5,7 @@ obtained in `outgoing`, and of how much there may be in `limits`.
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,11 +22,13 @@ from gateway.settings.model import Model, TlsFiles
 from gateway.settings.upstreams import ToolRules, Upstream
 from gateway.settings.values import (
     AddressOrOff,
+    BaggageKey,
     Duration,
     EndpointPath,
     ExtensionId,
     Flag,
     FromFile,
+    HeaderName,
     HostText,
     KeyPrefix,
     ListenAddress,
@@ -37,11 +40,13 @@ from gateway.settings.values import (
     PositiveSize,
     PublicUrl,
     RateText,
+    Ratio,
     RedisUrl,
     Secret,
     Separator,
     Size,
     Text,
+    UpstreamUrl,
     Wait,
     show_duration,
 )
@@ -152,6 +157,21 @@ class Log(Model):
     """From how long on a request counts as slow; streams that clients hold open never do."""
 
 
+class Tracing(Model):
+    """How requests are traced; needs the extra `otel`."""
+
+    otlp: UpstreamUrl | None = None
+    """Where a collector of OpenTelemetry takes spans over HTTP; without a path, /v1/traces of it."""
+    headers: Mapping[HeaderName, Secret] = {}
+    """Headers sent with every batch of spans."""
+    sample: Ratio = 1.0
+    """The share of requests that are traced, from 0 to 1; what a caller decided of its trace holds."""
+    service_name: Text = "mcp-gateway"
+    """What the gateway is called in traces."""
+    baggage: list[BaggageKey] = []
+    """The members of callers' baggage that upstreams may see."""
+
+
 class Secrets(Model):
     """What cursors and other handed-out tokens are sealed with."""
 
@@ -208,6 +228,8 @@ class Config(Model):
     """How long running requests may finish after a signal to stop."""
     log: Log = Log()
     """What is written to stderr."""
+    tracing: Tracing = Tracing()
+    """How requests are traced."""
     secrets: Secrets = Secrets()
     """What handed-out tokens are sealed with."""
 
@@ -244,6 +266,9 @@ def contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
             ("authentication",),
             "it verifies nobody: name `tokens`, `keys` or a source of `certificates`, or leave it out",
         )
+    if config.tracing.otlp is not None and not _is_there("opentelemetry.exporter.otlp.proto.http"):
+        message = "needs OpenTelemetry: pip install 'mcp-caching-gateway[otel]'"
+        yield ("tracing", "otlp"), message
     for name in config.log.levels:
         known = _parts()
         if name.split(".")[0] == "gateway" and name not in known:
@@ -259,6 +284,14 @@ def contradictions(config: Config) -> Iterator[tuple[YamlPath, str]]:
             if floor > ceiling:
                 message = f"expected no more than max_ttl, which is {show_duration(ceiling)}: raise that too"
                 yield (*place, "cache", "min_ttl", method), message
+
+
+def _is_there(package: str) -> bool:
+    """Whether a package can be imported; those around it are."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _parts() -> frozenset[str]:

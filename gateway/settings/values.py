@@ -46,6 +46,7 @@ _SIZE = re.compile(r"([0-9]{1,300})(B|KiB|MiB|GiB)")
 _LARGEST = 2**50
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NAMESPACE = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_BAGGAGE_KEY = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
 _LOGGER = r"[A-Za-z_]\w{0,63}(?:\.\w{1,64}){0,7}"
 _ENDPOINT = re.compile(r"/|(?:/[A-Za-z0-9._~-]+)+")
 _ORIGIN = r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._*-]+|\[[0-9a-f:.%]+\])(?::[0-9]{1,5})?"
@@ -529,6 +530,12 @@ def _namespace(text: str) -> str:
     raise ValueError(f"expected a letter a-z, then up to 30 of a-z 0-9 and -{advice}")
 
 
+def _baggage_key(text: str) -> str:
+    if re.fullmatch(_BAGGAGE_KEY, text):
+        return text
+    raise ValueError("expected the name of a member of baggage: letters, digits and signs such as . _ -")
+
+
 def _logger_name(text: str) -> str:
     if re.fullmatch(_LOGGER, text):
         return text
@@ -655,6 +662,7 @@ MethodPattern = Annotated[str, AfterValidator(_method_pattern), _text_schema(_ME
 Separator = Annotated[str, AfterValidator(_separator), _text_schema(r"[A-Za-z0-9_.-]{1,8}")]
 Namespace = Annotated[str, AfterValidator(_namespace), _text_schema(_NAMESPACE.pattern)]
 Prefix = Annotated[str, AfterValidator(_prefix), _text_schema(f"(?:{_NAMESPACE.pattern})?")]
+BaggageKey = Annotated[str, AfterValidator(_baggage_key), _text_schema(_BAGGAGE_KEY)]
 LoggerName = Annotated[str, AfterValidator(_logger_name), _text_schema(_LOGGER)]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path), _text_schema(_ENDPOINT.pattern)]
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url), _URL_SCHEMA]

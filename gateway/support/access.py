@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from gateway import config
+from gateway.support import tracing
 from gateway.support.exchange import Exchange
 
 NAME = "gateway.access"
@@ -39,7 +40,6 @@ class AccessLog:
 
     def tell(self, exchange: Exchange) -> None:
         """Write the line of an exchange that has just ended, if one is wanted."""
-        exchange.over = True
         wanted = self._wanted
         if wanted == "none" or not _log.isEnabledFor(logging.INFO):
             return
@@ -59,10 +59,11 @@ def use(access: AccessLog | None) -> None:
 
 
 def tell(exchange: Exchange) -> None:
-    """Write the line of an exchange that has just ended."""
-    if _told is None:
-        exchange.over = True
-    else:
+    """Write the line of an exchange that has just ended, and end its span."""
+    exchange.over = True
+    if exchange.span is not None:
+        tracing.served(exchange)
+    if _told is not None:
         _told.tell(exchange)
 
 
@@ -74,7 +75,7 @@ def _json(exchange: Exchange, moment: str, seconds: float) -> bytes:
     )
     if reuse is not None:
         line += f"{reuse.age}}}"
-    if exchange.lookups or exchange.calls:
+    if exchange.lookups or exchange.calls or exchange.span is not None:
         return line.encode() + _json_rest(exchange)
     return f"{line}}}\n".encode()
 
@@ -101,7 +102,12 @@ def _json_words(exchange: Exchange) -> str:
 
 
 def _json_rest(exchange: Exchange) -> bytes:
-    rest: dict[str, object] = {"lookups": exchange.lookups, "calls": exchange.calls, "more": exchange.unnoted}
+    rest: dict[str, object] = {
+        "lookups": exchange.lookups,
+        "calls": exchange.calls,
+        "more": exchange.unnoted,
+        "trace": "" if exchange.span is None else exchange.span.trace_id,
+    }
     return b",%b\n" % _encode({name: one for name, one in rest.items() if one})[1:]
 
 
@@ -119,6 +125,8 @@ def _text(exchange: Exchange, moment: str, seconds: float) -> bytes:
         line += f" call={to.upstream},{to.method},{to.outcome},{to.ms:g}ms"
     if exchange.unnoted:
         line += f" more={exchange.unnoted}"
+    if exchange.span is not None:
+        line += f" trace={exchange.span.trace_id}"
     return f"{line}\n".encode()
 
 

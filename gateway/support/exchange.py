@@ -9,11 +9,14 @@ import re
 import secrets
 import time
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
 from gateway.protocol.call import Era, Reuse
+
+if TYPE_CHECKING:
+    from gateway.support.tracing import Span
 
 Transport: TypeAlias = Literal["http", "stdio"]
 
@@ -66,6 +69,8 @@ class Exchange(Struct, eq=False):
     reuse: Reuse | None = None
     """What the cache had to do with the answer altogether."""
     outcome: str = "cancelled"
+    code: int | None = None
+    """Of JSON-RPC, where it came to an error."""
     status: int = 0
     """Of HTTP; 0 where none was answered."""
     sent: int = 0
@@ -73,9 +78,12 @@ class Exchange(Struct, eq=False):
     listens: bool = False
     """Whether it lasts for as long as the client wants."""
     over: bool = False
+    span: "Span | None" = None
+    """Where requests are traced: its Span."""
 
 
 _current: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+_span: ContextVar["Span | None"] = ContextVar("span", default=None)
 
 
 def begin(transport: Transport, given: str | None = None) -> Exchange:
@@ -83,6 +91,8 @@ def begin(transport: Transport, given: str | None = None) -> Exchange:
     id = f"{_ours}{next(_count):x}" if given is None or not _GIVEN.fullmatch(given) else given
     exchange = Exchange(id, transport, time.monotonic())
     _current.set(exchange)
+    if _span.get() is not None:  # of a request before, on the same connection
+        _span.set(None)
     return exchange
 
 
@@ -95,6 +105,17 @@ def current() -> Exchange | None:
 def detach() -> None:
     """Say that this task, whoever's request began it, works for everybody."""
     _current.set(None)
+    _span.set(None)
+
+
+def current_span() -> "Span | None":
+    """Return the span that what runs now belongs to, None where nothing is traced."""
+    return _span.get()
+
+
+def span_is(span: "Span | None") -> None:
+    """Say which span what runs from here on belongs to."""
+    _span.set(span)
 
 
 def looked_up(upstream: str, method: str, result: str, reason: str, age: float = 0.0) -> None:

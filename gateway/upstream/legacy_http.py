@@ -44,6 +44,7 @@ from gateway.upstream.slots import Slot
 
 log = logging.getLogger(__name__)
 
+_NOTHING: Mapping[str, str] = {}
 _UNVERSIONED = frozenset({"2025-03-26", "2024-11-05"})
 """Revisions that have no MCP-Protocol-Version header (9.1)."""
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,8192}")
@@ -343,7 +344,7 @@ class _Wire:
         slot = await self._line.slot(exchange.request.method, self._authorization)
         self._line.count(+1)
         try:
-            response = await self._post(exchange.message, slot)
+            response = await self._post(exchange.message, slot, exchange.request.carried)
             try:
                 if not response.ok:
                     raise await self.refused(response, exchange.id, personal=exchange.request.personal)
@@ -411,9 +412,12 @@ class _Wire:
         finally:
             self._line.metrics.stream_closed("upstream")
 
-    async def _post(self, message: bytes, slot: Slot | None = None) -> Response:
+    async def _post(
+        self, message: bytes, slot: Slot | None = None, carried: Mapping[str, str] = _NOTHING
+    ) -> Response:
         headers = {
             "Content-Type": "application/json",
+            **carried,
             **self.headers(accept="application/json, text/event-stream"),
         }
         return await self._line.post(headers, message, self._authorization, slot=slot)

@@ -27,7 +27,7 @@ from gateway.protocol.call import (
 from gateway.protocol.jsonrpc import HEADER_MISMATCH, McpError
 from gateway.protocol.methods import METHODS, shown
 from gateway.protocol.subscriptions import Wanted
-from gateway.support import exchange
+from gateway.support import exchange, tracing
 from gateway.support.metrics import Metrics
 from gateway.support.rates import Rates
 from gateway.support.tasks import happens
@@ -195,7 +195,8 @@ class Member:
         self._admit(request)
         deadline = Deadline(self._settings.timeout, self._settings.max_timeout)
         relay = _Relay(emit, deadline)
-        return await self._counted(request, relay, deadline, lambda: self._upstream.call(request, relay))
+        with tracing.asking(self.name, request, self._status.version, self._upstream.wire) as traced:
+            return await self._counted(traced, relay, deadline, lambda: self._upstream.call(traced, relay))
 
     @asynccontextmanager
     async def listen(self, request: Request, wanted: Wanted) -> AsyncIterator[Listening]:

@@ -34,7 +34,7 @@ def compose(request: Request, *, id: int, version: str, client_info: bytes) -> O
     The id serves as the progress token too: both are ours and unique for this upstream (U-12, E-34).
     """
     params = dict(request.params)
-    headers = {**_headers(request.method, version)}
+    headers = {**_headers(request.method, version), **request.carried}
     named_by = name_param(request.method) or request.named_by
     name = text_of(params.get(named_by)) if named_by else None
     if name is not None:

@@ -1,6 +1,7 @@
 """A file becomes a Config, or a list of everything that is wrong with it."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,6 +177,10 @@ def test_the_tls_files_are_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("log: {level: loud}", "log.level: expected 'debug', 'info', 'warning' or 'error', found 'loud'"),
         ("log: {levels: {gateway.upstrem: debug}}", "there is no part `gateway.upstrem`; did you mean"),
         ("log: {levels: {'a b': debug}}", "expected the dotted name of a part"),
+        ("tracing: {otlp: collector}", "tracing.otlp: expected a URL"),
+        ("tracing: {sample: 2}", "tracing.sample: expected at most 1"),
+        ("tracing: {baggage: ['a b']}", "expected the name of a member of baggage"),
+        ("tracing: {headers: {Mcp-Method: x}}", "the gateway writes this header itself"),
         ("log: {access: some}", "log.access: expected 'all', 'problems' or 'none'"),
         ("limits: {depth: many}", "limits.depth: expected a whole number, found 'many'"),
         ("limits: {depth: '${TOK}'}", "expected a whole number, found '${TOK}'"),
@@ -747,3 +752,13 @@ def test_the_schema_refuses_what_the_gateway_refuses(text: str) -> None:
     """The editor's red line comes before the start's error."""
     assert list(validator().iter_errors(plain(text)))
     problems(text)
+
+
+def test_tracing_without_opentelemetry_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started, at its line."""
+    for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigError, match=r"tracing.otlp: needs .*pip install 'mcp-caching-gateway\[otel\]'"):
+        load("upstreams: {a: http://127.0.0.1:1/mcp}\ntracing: {otlp: http://127.0.0.1:4318}")
+    assert load("upstreams: {a: http://127.0.0.1:1/mcp}\ntracing: {baggage: [tenant]}").tracing.otlp is None
