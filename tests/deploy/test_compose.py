@@ -15,7 +15,7 @@ from gateway import config
 from tests.support.compose import DEFAULTS, ENTRYPOINTS, KEY, SUBNET, described, image_of, needs_compose
 from tests.support.processes import ROOT
 
-pytestmark = needs_compose
+pytestmark = [pytest.mark.timeout(120), needs_compose]
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from tests.support.manifests import (
+    CHART,
     Manifest,
+    charted,
     check_confined,
     check_references,
     check_schemas,
     check_stop,
     loaded,
-    manifests,
     one_of,
 )
-from tests.support.processes import ROOT
 
 if find_spec("helm_python") is None:
     pytest.skip("helm-python-sdk has no build for this platform", allow_module_level=True)
@@ -25,7 +25,8 @@ import helm_python as helm
 
 from gateway import config
 
-CHART = ROOT / "deploy" / "helm" / "mcp-gateway"
+pytestmark = pytest.mark.timeout(120)
+
 ONE = {"config": {"upstreams": {"time": "http://time:9001/mcp"}}}
 FULL: dict[str, Any] = {
     "config": {
@@ -55,16 +56,9 @@ SMALL: dict[str, Any] = {
 }
 
 
-def rendered(values: dict[str, Any], name: str = "demo") -> list[Manifest]:
-    """Return what `helm install` would apply."""
-    with helm.Chart.load(CHART) as chart:
-        texts = chart.render(values, name=name, namespace="mcp")
-    return [one for path, text in texts.items() if path.endswith(".yaml") for one in manifests(text)]
-
-
 @pytest.fixture(params=["one", "full", "small"])
 def made(request: pytest.FixtureRequest) -> list[Manifest]:
-    return rendered({"one": ONE, "full": FULL, "small": SMALL}[request.param])
+    return charted({"one": ONE, "full": FULL, "small": SMALL}[request.param])
 
 
 @pytest.mark.parametrize("values", [ONE, FULL, SMALL], ids=["one", "full", "small"])
@@ -90,7 +84,7 @@ def test_kubernetes_knows_every_key(made: list[Manifest]) -> None:
 
 def test_the_values_reach_their_places() -> None:
     """Each of those that change something."""
-    made, name = rendered(FULL), "demo-mcp-gateway"
+    made, name = charted(FULL), "demo-mcp-gateway"
     pod = one_of(made, "Deployment", name)["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "registry.example.com/mcp-gateway:1.2.3"
     assert pod["imagePullSecrets"] == FULL["imagePullSecrets"]
@@ -108,18 +102,18 @@ def test_the_values_reach_their_places() -> None:
 
 def test_the_configuration_has_what_follows_from_other_values() -> None:
     """The Redis beside it, the names of the Service and of the ingress; and what was written stays."""
-    settings, _ = loaded(rendered(FULL), "demo-mcp-gateway")
+    settings, _ = loaded(charted(FULL), "demo-mcp-gateway")
     assert settings.hosts == [
         "demo-mcp-gateway",
         "demo-mcp-gateway.*",
         "tools.example.com",
         "mcp.example.com",
     ]
-    assert _redis(rendered(FULL)) == "redis://demo-mcp-gateway-redis:6379/0"
+    assert _redis(charted(FULL)) == "redis://demo-mcp-gateway-redis:6379/0"
     assert [*settings.upstreams] == ["gh"]
     own = {**ONE, "redis": {"enabled": False, "url": "rediss://redis.example.com:6379/0"}}
-    assert _redis(rendered(own)) == "rediss://redis.example.com:6379/0"
-    assert _redis(rendered(SMALL)) is None
+    assert _redis(charted(own)) == "rediss://redis.example.com:6379/0"
+    assert _redis(charted(SMALL)) is None
 
 
 def _redis(made: list[Manifest]) -> str | None:
@@ -129,8 +123,8 @@ def _redis(made: list[Manifest]) -> str | None:
 
 def test_what_is_off_is_not_there() -> None:
     """A single gateway, and nothing beside it."""
-    assert sorted(one["kind"] for one in rendered(SMALL)) == ["ConfigMap", "Deployment", "Service", "Service"]
-    assert one_of(rendered(SMALL), "Deployment", "demo-mcp-gateway")["spec"]["replicas"] == 1
+    assert sorted(one["kind"] for one in charted(SMALL)) == ["ConfigMap", "Deployment", "Service", "Service"]
+    assert one_of(charted(SMALL), "Deployment", "demo-mcp-gateway")["spec"]["replicas"] == 1
 
 
 @pytest.mark.parametrize(
@@ -147,12 +141,12 @@ def test_what_is_off_is_not_there() -> None:
 def test_what_cannot_work_is_refused_with_a_reason(values: dict[str, Any], said: str) -> None:
     """Before anything is applied."""
     with pytest.raises(helm.HelmError, match=said):
-        rendered(values)
+        charted(values)
 
 
 def test_a_long_name_of_a_release_is_cut() -> None:
     """Names of Services have 63 characters at most, with what is added to them."""
-    for one in rendered(ONE, "r" * 53):
+    for one in charted(ONE, "r" * 53):
         assert len(one["metadata"]["name"]) <= 63
 
 

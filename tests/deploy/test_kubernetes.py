@@ -19,7 +19,7 @@ from tests.support.manifests import (
 )
 from tests.support.processes import ROOT
 
-pytestmark = needs_kustomize
+pytestmark = [pytest.mark.timeout(120), needs_kustomize]
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 

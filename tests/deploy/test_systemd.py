@@ -11,6 +11,8 @@ import pytest
 from gateway.config import Config
 from tests.support.processes import ROOT, free_port, launch, wait_for
 
+pytestmark = pytest.mark.timeout(120)
+
 UNIT = ROOT / "deploy" / "systemd" / "mcp-gateway.service"
 MOST_EXPOSED = 1.5
 """Of 10, as systemd-analyze counts: "safe" is anything below 2."""

@@ -20,4 +20,16 @@ ELSEWHERE = {
     "redis": Elsewhere(("redis-server",), "the stage has one already", "tests/docs/stages.py"),
     "make": Elsewhere(("make",), "it would run all tests inside of one", "tests/docs/test_blocks.py"),
     "demo": Elsewhere(("make demo",), "a test of its own runs it, to its end", "tests/e2e/test_demo.py"),
+    "docker": Elsewhere(
+        ("docker ", "echo "),
+        "there is no Docker; what Compose describes is run as processes",
+        "tests/deploy/test_compose_running.py",
+    ),
+    "systemd": Elsewhere(("sudo ",), "it changes the machine", "tests/deploy/test_systemd.py"),
+    "kubectl": Elsewhere(
+        ("kubectl ",), "there is no cluster; manifests are checked", "tests/deploy/test_kubernetes.py"
+    ),
+    "helm": Elsewhere(
+        ("kubectl ", "helm "), "there is no cluster; the chart is rendered", "tests/deploy/test_helm.py"
+    ),
 }

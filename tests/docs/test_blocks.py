@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.docs import configs
 from tests.docs.elsewhere import ELSEWHERE
 from tests.docs.pages import MARKS, Block, pages, readable
 from tests.docs.stages import STAGES, Stage, mismatch, stage
+from tests.support import manifests
 from tests.support.processes import ROOT
 
 SHELL = {"sh", "bash", "shell"}
@@ -71,6 +73,14 @@ def _nginx(file: Path) -> str | None:
     return _by_program(*command)(whole)
 
 
+def _values(file: Path) -> str | None:
+    """Values of the chart, with which Helm renders it, and the configuration that comes of them."""
+    if find_spec("helm_python") is None:
+        return None  # it is there for some platforms alone
+    manifests.loaded(manifests.charted(YAML(typ="safe").load(file)), "demo-mcp-gateway")
+    return None
+
+
 OTHER: dict[str, Callable[[Path], str | None]] = {
     "data": _data,
     "prometheus": _by_program("promtool", "check", "config", "--syntax-only"),
@@ -79,6 +89,7 @@ OTHER: dict[str, Callable[[Path], str | None]] = {
     "marks": _marks,
     "nginx": _nginx,
     "haproxy": _by_program("haproxy", "-c", "-f"),
+    "values": _values,
 }
 """`as` -> what reads such a block."""
 

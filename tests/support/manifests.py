@@ -12,9 +12,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from gateway import config
+from tests.support.processes import ROOT
 
 Manifest: TypeAlias = dict[str, Any]
 
+CHART = ROOT / "deploy" / "helm" / "mcp-gateway"
 KUBERNETES = ("1.29", "1.37")
 """The oldest and the newest version against which everything is checked."""
 
@@ -38,6 +40,15 @@ def kustomized(folder: Path) -> list[Manifest]:
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr
     return manifests(done.stdout)
+
+
+def charted(values: Mapping[str, Any], name: str = "demo") -> list[Manifest]:
+    """Return what `helm install` would apply; raises helm_python.HelmError for values that do not fit."""
+    import helm_python as helm  # only here: it is there for some platforms alone
+
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(dict(values), name=name, namespace="mcp")
+    return [one for path, text in texts.items() if path.endswith(".yaml") for one in manifests(text)]
 
 
 def manifests(text: str) -> list[Manifest]:
