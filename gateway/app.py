@@ -17,6 +17,9 @@ from gateway.protocol.jsonrpc import McpError, text_of
 from gateway.reloader import Origin, Reloader
 from gateway.runtime import build
 from gateway.server import Addresses, Gateway
+from gateway.supervisor.crew import Source
+from gateway.supervisor.run import supervised
+from gateway.supervisor.station import Station
 from gateway.support import logs, tracing
 from gateway.support.descriptors import room_for
 from gateway.support.seal import Seal
@@ -39,28 +42,39 @@ def serve(
     ready: Callable[[Addresses], None] | None = None,
     warnings: Sequence[str] = (),
     origin: Origin | None = None,
+    station: Station | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT and return the exit code; a second signal ends the process at once with 1.
 
     `ready` is called once the addresses are bound; `warnings`, of the configuration, go to the log. SIGHUP
-    has it read again from its `origin`. Raises OSError for an address that cannot be had.
+    has it read again from its `origin`. At a `station` this is one worker of several, which its supervisor
+    has listen, and tells when to end. Raises OSError for an address that cannot be had.
     """
     _guard_secrets(config)
+    if station is not None:
+        station.mark_log()
     for warning in warnings:
         log.warning("configuration: %s", warning)
     _trace(config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, ready, origin))
+        return runner.run(_serve(config, ready, origin, station))
 
 
 async def _serve(
-    config: Config, ready: Callable[[Addresses], None] | None, origin: Origin | None = None
+    config: Config,
+    ready: Callable[[Addresses], None] | None,
+    origin: Origin | None = None,
+    station: Station | None = None,
 ) -> int:
-    gateway = Gateway(build(_within_files(config)))
-    asked = _asked_to_stop()
+    gateway = Gateway(build(_within_files(config), metrics=None if station is None else station.metrics))
+    asked = _asked_to_stop(patient=station is not None)
     _keep_reloading(gateway, config, origin)
-    addresses = await gateway.start()
-    if ready is not None:
+    if station is not None:
+        gateway.begin_with(station.order.generation)
+    addresses = await gateway.start(handed=None if station is None else station.handed)
+    if station is not None:
+        station.begin(gateway, gateway.runtime.background, asked, config.shutdown_grace)
+    elif ready is not None:
         ready(addresses)
     if not config.secrets.keys:
         log.info(
@@ -70,7 +84,7 @@ async def _serve(
     await asked.wait()
     grace = gateway.runtime.config.shutdown_grace
     log.info("stopping: up to %gs for what is running", grace)
-    await gateway.stop(grace)
+    await gateway.stop(grace, 0.0 if station is None else station.leave())
     await tracing.close()
     return 0
 
@@ -83,14 +97,40 @@ def _trace(config: Config) -> None:
         tracing.use(OtelTracer(config.tracing, version=VERSION))
 
 
-def _keep_reloading(gateway: Gateway, config: Config, origin: Origin | None) -> None:
-    """Have the gateway go on by its file as that is then on SIGHUP, or when it has changed."""
-    known = set(confidential(gateway.runtime.config))
+def supervise(
+    config: Config,
+    workers: int,
+    text: str,
+    source: Source,
+    *,
+    ready: Callable[[Addresses], None],
+    warnings: Sequence[str] = (),
+) -> int:
+    """Run several processes that serve the same address, until SIGTERM or SIGINT; return the exit code.
+
+    SIGHUP has all of them read the configuration again, SIGUSR2 replaces them one by one. Raises OSError for
+    an address that cannot be had.
+    """
+    _guard_secrets(config)
+    for warning in warnings:
+        log.warning("configuration: %s", warning)
+    return asyncio.run(supervised(config, workers, text, source, ready, _guard(config)))
+
+
+def _guard(config: Config) -> Callable[[Config, Log], None]:
+    """Return what hides the secrets of another configuration, too, in a log that is written as one says."""
+    known = set(confidential(config))
 
     def guard(config: Config, log: Log) -> None:
         known.update(confidential(config))  # what is under way still knows the secrets of before
         logs.configure(log, secrets=known)
 
+    return guard
+
+
+def _keep_reloading(gateway: Gateway, config: Config, origin: Origin | None) -> None:
+    """Have the gateway go on by its file as that is then on SIGHUP, or when it has changed."""
+    guard = _guard(gateway.runtime.config)
     ask = _cannot_reload
     if origin is not None:
         reloader = Reloader(gateway, origin, adapt=_within_files, guard=guard)
@@ -107,12 +147,16 @@ def _within_files(config: Config) -> Config:
     return config.model_copy(update={"limits": config.limits.model_copy(update={"connections": clients})})
 
 
-def _asked_to_stop() -> asyncio.Event:
-    """Return what is set by the first signal to stop; the second one ends the process at once."""
+def _asked_to_stop(*, patient: bool = False) -> asyncio.Event:
+    """Return what is set by the first signal to stop; the second one ends the process at once.
+
+    One that is `patient` is told by others: a service manager sends its signal to all processes, and so does
+    the supervisor.
+    """
     asked = asyncio.Event()
 
     def stop() -> None:
-        if asked.is_set():
+        if asked.is_set() and not patient:
             log.warning("second signal: ending now")
             logs.flush()
             os._exit(1)

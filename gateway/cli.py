@@ -15,7 +15,9 @@ import shlex
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Sized
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gateway import config
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from gateway.app import ToolListing
     from gateway.reloader import Origin
     from gateway.server import Addresses
+    from gateway.supervisor.crew import Source
+    from gateway.supervisor.station import Station
 
 FINE, PROBLEMS, WRONG = 0, 1, 2
 _LONGEST_ARGUMENTS = 64 * 1024
+_MOST_WORKERS = 256
 
 _EXAMPLES = """\
 examples:
@@ -57,6 +62,18 @@ class App(Protocol):
         ready: "Callable[[Addresses], None] | None" = None,
         warnings: Sequence[str] = (),
         origin: "Origin | None" = None,
+        station: "Station | None" = None,
+    ) -> int: ...
+
+    def supervise(
+        self,
+        config: Config,
+        workers: int,
+        text: str,
+        source: "Source",
+        *,
+        ready: "Callable[[Addresses], None]",
+        warnings: Sequence[str] = (),
     ) -> int: ...
 
     def serve_stdio(
@@ -133,8 +150,10 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
                 parse_address(place)
         except ValueError as error:
             return _complain(f"--{key}: {error}", f"use --{key} 127.0.0.1:8081", code=WRONG)
+    if arguments.worker is not None:
+        return _work(arguments, instead, app)
     try:
-        settings = _load(arguments, instead=instead, warn=warnings.append)
+        settings, text = _read(arguments, instead, warnings.append)
     except ConfigError:
         for warning in warnings:
             _warn(warning)
@@ -144,12 +163,81 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
         print(_where(settings, addresses, as_json=arguments.json), flush=True)
 
     try:
+        if arguments.workers > 1:
+            if (refusal := _no_crew(settings)) is not None:
+                return refusal
+            from gateway.supervisor.crew import Source
+
+            source = Source(_same_command(arguments), partial(_read, arguments, instead, _ignored))
+            return (app or _app()).supervise(
+                settings, arguments.workers, text, source, ready=announce, warnings=warnings
+            )
         from gateway.reloader import Origin
 
         origin = Origin(arguments.config or arguments.file, instead)
         return (app or _app()).serve(settings, ready=announce, warnings=warnings, origin=origin)
     except OSError as error:
         return _cannot_start(settings, error)
+
+
+def _work(arguments: argparse.Namespace, instead: Mapping[str, str], app: App | None) -> int:
+    """Be one worker of several; what it needs beside its arguments comes from the supervisor."""
+    from gateway.reloader import Origin
+    from gateway.supervisor.station import Station
+
+    station = Station(arguments.worker)
+    file = arguments.config or arguments.file
+    folder = Path(file).absolute().parent
+    settings = config.load(station.order.text, file=file, folder=folder, instead=instead)
+    try:
+        return (app or _app()).serve(settings, origin=Origin(file, instead, watched=False), station=station)
+    except OSError as error:
+        return _cannot_start(settings, error)
+
+
+def _read(
+    arguments: argparse.Namespace,
+    instead: Mapping[str, str],
+    warn: Callable[[str], None],
+    named: Callable[[Path], None] = lambda _: None,
+) -> tuple[Config, str]:
+    """Return the configuration and its text, and name every file it is in; raises ConfigError."""
+    file = arguments.config or arguments.file
+    named(Path(file).absolute())
+    text = config.text_in(file)
+    folder = Path(file).absolute().parent
+    return config.load(text, file=file, folder=folder, instead=instead, warn=warn, named=named), text
+
+
+def _ignored(warning: str) -> None:
+    """Leave a warning to the workers, who read the same."""
+
+
+def _no_crew(settings: Config) -> int | None:
+    """Say why there cannot be several workers, if that is so."""
+    from gateway.supervisor.places import POSSIBLE
+
+    if not POSSIBLE:
+        advice = "leave --workers out here, and run several gateways behind a load balancer"
+        return _complain("--workers: this system cannot share an address among processes", advice, code=WRONG)
+    if settings.cache.redis is None:
+        advice = (
+            "set `cache.redis` and `secrets.keys`, as for several replicas; or leave --workers out: "
+            "one process needs no Redis"
+        )
+        return _complain("--workers: several processes meet at a Redis, and none is set", advice, code=WRONG)
+    return None
+
+
+def _same_command(arguments: argparse.Namespace) -> list[str]:
+    """Return what starts one process of what this one was started for."""
+    own = len(sys.argv) - 1
+    begin = sys.orig_argv[1 : len(sys.orig_argv) - own]  # options of Python, and how it came here
+    command = [sys.executable, *begin, "serve", "--config", arguments.config or arguments.file]
+    for key in ("listen", "admin"):
+        if (place := getattr(arguments, key)) is not None:
+            command += [f"--{key}", place]
+    return command
 
 
 def _stdio(arguments: argparse.Namespace, app: App | None) -> int:
@@ -670,6 +758,14 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--admin", metavar="HOST:PORT", help='where operators ask, whatever the file says; or "off"'
     )
+    serve.add_argument(
+        "--workers",
+        metavar="N",
+        type=_positive,
+        default=1,
+        help="processes that serve the address together; more than one need `cache.redis`; default: 1",
+    )
+    serve.add_argument("--worker", metavar="FD", type=_natural, help=argparse.SUPPRESS)
 
     stdio = commands.add_parser("stdio", help="serve one client over stdin and stdout; listens nowhere")
     _add_config(stdio)
@@ -793,6 +889,14 @@ def _natural(text: str) -> int:
     return number
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _MOST_WORKERS:
+        raise ValueError
+    return number
+
+
+_positive.__name__ = f"number from 1 to {_MOST_WORKERS}"
 _natural.__name__ = "number"  # what argparse calls it when it is none
 
 

@@ -118,6 +118,7 @@ __all__ = [
     "read_signing_key",
     "schema",
     "shown_url",
+    "text_in",
 ]
 
 VERSION = version("mcp-caching-gateway")
@@ -140,7 +141,7 @@ def load_file(
 ) -> Config:
     """Return the configuration in a file; raises ConfigError with everything that is wrong with it."""
     folder = Path(path).absolute().parent
-    return load(_text_in(path), file=str(path), folder=folder, instead=instead, warn=warn, named=named)
+    return load(text_in(path), file=str(path), folder=folder, instead=instead, warn=warn, named=named)
 
 
 def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str, str] = os.environ) -> Draft:
@@ -150,7 +151,7 @@ def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str
     no editor wrote.
     """
     file, folder = str(path), Path(path).absolute().parent
-    document = read(_text_in(path), file=file, env=env, verbatim=mcp_servers.is_bare)
+    document = read(text_in(path), file=file, env=env, verbatim=mcp_servers.is_bare)
     if not mcp_servers.is_bare(document.data):
         raise ConfigError(
             [Problem(file, 1, "", "expected the servers file of an editor: mcpServers or servers")]
@@ -165,7 +166,7 @@ def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str
     return made
 
 
-def _text_in(path: str | Path) -> str:
+def text_in(path: str | Path) -> str:
     """Return the text of a file; raises ConfigError."""
     file = Path(path)
     try:

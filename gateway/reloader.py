@@ -69,7 +69,7 @@ class Reloader:
 
     async def run(self, started_by: Config) -> None:
         """Do what is asked, and look at the files, for ever; `started_by` is what they said at the start."""
-        watch = await self._reload(unless=started_by)
+        watch = await self._reload(unless=started_by) if self._origin.watched else Watch({})
         while True:
             pause = self._every if self._watches else None
             if await happens(self._asked, pause) or await self._changed(watch):

@@ -144,12 +144,13 @@ def build(
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
     pace: Pace | None = None,
+    metrics: Metrics | None = None,
 ) -> Runtime:
     """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files.
 
-    `pace` says how often an upstream that does not answer is tried.
+    `pace` says how often an upstream that does not answer is tried, `metrics` where it is counted.
     """
-    metrics = Metrics(version=VERSION)
+    metrics = metrics or Metrics(version=VERSION)
     metrics.config_loaded(1, wall_clock())
     background = Background()
     stopping = asyncio.Event()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,15 @@ class Addresses:
 
     endpoints: tuple[str, ...]
     admin: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a supervisor has a worker listen on."""
+
+    sockets: tuple[socket.socket, ...]
+    admin: str | None
+    """The path of a unix socket for operators' questions."""
 
 
 class Gateway:
@@ -74,22 +84,25 @@ class Gateway:
     def __repr__(self) -> str:
         return f"<Gateway {self.phase()} {self._front!r} {self._admin!r} {self.runtime.pool!r}>"
 
-    async def start(self, *, listen: bool = True) -> Addresses:
+    async def start(self, *, listen: bool = True, handed: Handed | None = None) -> Addresses:
         """Listen, and begin to reach the upstreams; raises OSError for an address that cannot be had.
 
-        Without `listen` the endpoints are served nowhere: the client is not on the network.
+        Without `listen` the endpoints are served nowhere: the client is not on the network. What is `handed`
+        takes the place of the configuration's addresses.
         """
         runtime = self.runtime
         admin: str | None = None
         endpoints: tuple[str, ...] = ()
         try:
-            if runtime.config.admin != "off":
+            if handed is not None:
+                await self._start_on(handed)
+            elif runtime.config.admin != "off":
                 at = parse_address(runtime.config.admin)
-                admin = _url(await self._admin.start(at.host, at.port))
-            if listen:
+                admin = url_of(await self._admin.start(at.host, at.port))
+            if listen and handed is None:
                 at = parse_address(runtime.config.listen)
                 scheme = "http" if runtime.config.tls.cert_file is None else "https"
-                base = _url(await self._front.start(at.host, at.port), scheme)
+                base = url_of(await self._front.start(at.host, at.port), scheme)
                 endpoints = tuple(base + path for path in runtime.config.endpoints)
         except BaseException:
             await self.stop(0.0)
@@ -100,6 +113,11 @@ class Gateway:
         runtime.background.start(self._settle(), name="settle")
         runtime.background.start(self._record(), name="recent counts")
         return Addresses(endpoints, admin)
+
+    def begin_with(self, generation: int) -> None:
+        """Count the configuration it was built from as this one: processes before have had the others."""
+        self.generation = generation
+        self.runtime.metrics.config_loaded(generation, self.loaded)
 
     async def reload(self, wanted: Config) -> None:
         """Go on by another configuration; what is under way ends as it began.
@@ -136,9 +154,26 @@ class Gateway:
         """Wait until every upstream was tried once, at most `startup_wait`."""
         await self._settled.wait()
 
-    async def stop(self, grace: float) -> None:
-        """Drain: streams end gracefully, calls may finish until the grace is over (B50)."""
-        await self._front.drain(grace)
+    async def _start_on(self, handed: Handed) -> None:
+        if handed.admin is not None:
+            await self._admin.start_at(handed.admin)
+        for at in handed.sockets:
+            await self._front.start_on(at)
+
+    async def accept_from(self, at: socket.socket) -> asyncio.Server:
+        """Serve what comes over one more socket of the same address, too, until the listener is closed."""
+        return await self._front.accept_from(at)
+
+    def release(self, listener: asyncio.Server) -> None:
+        """Leave such a socket to others."""
+        self._front.release(listener)
+
+    async def stop(self, grace: float, linger: float = 0.0) -> None:
+        """Drain: streams end gracefully, calls may finish until the grace is over (B50).
+
+        Where clients go on elsewhere their connections may `linger` until the next answer.
+        """
+        await self._front.drain(grace, linger)
         await self.runtime.close()
         await self._admin.close()
 
@@ -244,6 +279,7 @@ def _front_state(runtime: Runtime) -> FrontState:
     )
 
 
-def _url(bound: list[tuple[str, int]], scheme: str = "http") -> str:
+def url_of(bound: list[tuple[str, int]], scheme: str = "http") -> str:
+    """Return the URL of the first of the addresses that are bound."""
     host, port = bound[0]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

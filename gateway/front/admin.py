@@ -4,14 +4,13 @@ There is no Host check: probes come by pod address (B31). Liveness depends on no
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from gateway.front import operations
-from gateway.front.heads import PatientServer
 from gateway.front.operations import Identify, Operations, Refused
+from gateway.front.operators import OperatorsListener
 from gateway.front.page import Shown, StatusPage
 from gateway.protocol import jsonrpc
 from gateway.status import Phase
@@ -32,11 +31,6 @@ _PATHS = {
     "/explain": ("GET", "HEAD"),
     "/purge": ("POST",),
 }
-_IDLE_CONNECTION = 75.0
-_TICKS = 4  # looks at every connection per deadline
-_LONGEST_TICK = 0.5
-_LONGEST_QUESTION = 256 * 1024
-"""What the arguments of a call may come to in a query: no call with longer ones is kept."""
 _JSON = "application/json"
 
 
@@ -64,43 +58,22 @@ class AdminFront:
         self._page = StatusPage(shown, background)
         self._cache = cache
         self._identify = identify
-        self._background = background
-        self._request_head = request_head
-        self._server: PatientServer | None = None
-        self._pulse: asyncio.Task[None] | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener = OperatorsListener(self._handle, background, request_head)
 
     def __repr__(self) -> str:
-        return f"<AdminFront {'listening' if self._listener is not None else 'off'}, {self._page!r}>"
+        return f"<AdminFront {self._listener!r}, {self._page!r}>"
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
-        self._server = PatientServer(
-            self._handle,
-            access_log=None,
-            keepalive_timeout=_IDLE_CONNECTION,
-            max_line_size=_LONGEST_QUESTION,
-        )
-        self._listener = await asyncio.get_running_loop().create_server(self._server, host, port)
-        self._pulse = self._background.start(self._close_late(self._server), name="admin connections")
-        return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
+        return await self._listener.start(host, port)
+
+    async def start_at(self, path: str) -> None:
+        """Listen on a unix socket, which whoever may enter its folder can ask."""
+        await self._listener.start_at(path)
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
-        if self._server is not None:
-            await self._server.shutdown(0.1)
-            self._server = None
-
-    async def _close_late(self, server: PatientServer) -> None:
-        while True:
-            await asyncio.sleep(min(self._request_head / _TICKS, _LONGEST_TICK))
-            server.close_late(time.monotonic(), self._request_head)
+        await self._listener.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in _PATHS:

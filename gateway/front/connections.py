@@ -21,6 +21,8 @@ _MAX_HEADER_LINES = 256
 _IDLE_CONNECTION = 620.0  # longer than the 600 s of common load balancers, which would else meet a closed one
 _UNSENT = 131_072
 _LOOKED_AT = 100  # of those that seem idle; only such are not as have sent a request this very moment
+BACKLOG = 1024
+"""Connections that the system holds for us until they are accepted."""
 LINGER = 5.0
 """Seconds in which an unread body is read and thrown away so that the refusal arrives."""
 
@@ -65,6 +67,9 @@ class FrontServer(PatientServer):
         self.most = most
         self.guarded = guarded
         self.connected = 0
+        self.left = asyncio.Event()
+        """Set while nobody is connected."""
+        self.left.set()
         self._strangers: dict[ClientConnection, None] = {}
         """Idle connections over which nobody ever proved who he is, the longest idle first."""
         self._callers: dict[ClientConnection, None] = {}
@@ -74,6 +79,7 @@ class FrontServer(PatientServer):
         """Count a connection in; where there are too many, an idle one is closed, or else this one."""
         super().connection_made(handler, transport)
         self.connected += 1
+        self.left.clear()
         if self.connected > self.most and not self.make_room():
             self.metrics.rejected(OTHER, "connections")
             transport.abort()
@@ -84,6 +90,8 @@ class FrontServer(PatientServer):
         """Count a connection out."""
         super().connection_lost(handler, exc)
         self.connected -= 1
+        if not self.connected:
+            self.left.set()
         if isinstance(handler, ClientConnection):
             self._busy(handler)
 

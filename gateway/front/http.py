@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from gateway.front import challenges, mirror
 from gateway.front.admission import Admission, Crowded, Entry, Refusal, has_rates
 from gateway.front.auth import Authenticator, Knock, identify
 from gateway.front.challenges import Denied, Door
-from gateway.front.connections import LINGER, ClientConnection, FrontServer, tune
+from gateway.front.connections import BACKLOG, LINGER, ClientConnection, FrontServer, tune
 from gateway.front.gate import Gate
 from gateway.front.legacy import VERBS, LegacyFront
 from gateway.front.legacy_sessions import Sessions
@@ -47,13 +48,12 @@ from gateway.support.exchange import Exchange
 from gateway.support.guests import Guests
 from gateway.support.metrics import OTHER, Metrics
 from gateway.support.seal import Seal
-from gateway.support.tasks import Background
+from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
 
 LISTEN = "subscriptions/listen"
 
-_BACKLOG = 1024
 _LAST_WORDS = 1.0  # what the rest may take to hear that the gateway stops
 _REMEMBERED = 512
 _HEEDED = 1000
@@ -342,6 +342,36 @@ class HttpFront:
 
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen on an address, one more each time; return where exactly (port 0 picks one)."""
+        return await self._listen_on(host=host, port=port)
+
+    async def start_on(self, at: socket.socket) -> list[tuple[str, int]]:
+        """Listen on a socket that somebody else has bound, and that is closed with the listener."""
+        return await self._listen_on(sock=at)
+
+    async def accept_from(self, at: socket.socket) -> asyncio.Server:
+        """Accept what comes over one more socket of the same address, until the listener is closed."""
+        listener = await self._listener(sock=at)
+        self._listeners.append(listener)
+        return listener
+
+    def release(self, listener: asyncio.Server) -> None:
+        """Accept nothing more over a such a socket; the connections stay."""
+        listener.close()
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    async def _listen_on(self, **where: Any) -> list[tuple[str, int]]:
+        listener = await self._listener(**where)
+        self._listeners.append(listener)
+        addresses = [(name[0], name[1]) for name in (at.getsockname() for at in listener.sockets)]
+        self._bound += tuple(addresses)
+        self._site = None
+        if self._pulse is None:
+            self._pulse = self._background.start(self._beat(), name="keep-alive")
+        self._serving = True
+        return addresses
+
+    async def _listener(self, **where: Any) -> asyncio.Server:
         loop = self._loop = asyncio.get_running_loop()
         limits = self._state().config.limits
         if self._server is None:
@@ -354,16 +384,9 @@ class HttpFront:
                 lambda: self._state().verifier is not None,
             )
         secured = await self._secured()
-        listener = await loop.create_server(self._server, host, port, backlog=_BACKLOG, **secured)
-        self._listeners.append(listener)
+        listener = await loop.create_server(self._server, backlog=BACKLOG, **where, **secured)
         tune(listener, limits.stalled_listener)
-        addresses = [(name[0], name[1]) for name in (at.getsockname() for at in listener.sockets)]
-        self._bound += tuple(addresses)
-        self._site = None
-        if self._pulse is None:
-            self._pulse = self._background.start(self._beat(), name="keep-alive")
-        self._serving = True
-        return addresses
+        return listener
 
     def adopt(self) -> None:
         """Go on by another configuration, which `state` returns from now on."""
@@ -406,12 +429,18 @@ class HttpFront:
             return server is not None
         return handshakes < server.most / 2 and server.make_room()
 
-    async def drain(self, grace: float) -> None:
-        """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50)."""
+    async def drain(self, grace: float, linger: float = 0.0) -> None:
+        """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50).
+
+        Clients that go on elsewhere lose nothing if they may `linger`: a connection is closed with the next
+        answer then, while one that is closed as it is idle may have a request on the way.
+        """
         self._serving = False
         self._stopping.set()
         for listener in self._listeners:
             listener.close()
+        if linger and self._server is not None:
+            await happens(self._server.left, linger)
         self._close_idle_connections()
         if not await self._all_done(grace):
             log.warning("%d open request(s) cut off at the end of the grace", len(self._open))

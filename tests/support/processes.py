@@ -156,18 +156,19 @@ class RunningGateway:
     program: Program
     endpoint: str
     admin: str
+    config: Path
 
 
 @contextmanager
-def gateway(upstreams: str, more: str = "") -> Iterator[RunningGateway]:
-    """Run `serve` with these upstreams (a YAML mapping) and yield it once it is ready."""
+def gateway(upstreams: str, more: str = "", *options: str) -> Iterator[RunningGateway]:
+    """Run `serve` with these upstreams (a YAML mapping) and options, and yield it once it is ready."""
     listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         config.write(f"listen: {listen}\nadmin: {admin}\nupstreams: {upstreams}\n{more}\n")
         config.flush()
-        program = start("gateway", "serve", "--config", config.name)
+        program = start("gateway", "serve", "--config", config.name, *options)
         try:
-            wait_for(f"http://{admin}/readyz", program)
-            yield RunningGateway(program, f"http://{listen}/mcp", f"http://{admin}")
+            wait_for(f"http://{admin}/readyz", program, timeout=90 if options else 15)
+            yield RunningGateway(program, f"http://{listen}/mcp", f"http://{admin}", Path(config.name))
         finally:
             program.close()

@@ -24,10 +24,11 @@ MAY_IMPORT = {
     "server": "protocol support config core front reloading runtime snapshot status",
     "watching": "",
     "reloader": "support config server watching",
-    "app": "protocol support config core front reloader runtime server",
+    "supervisor": "protocol support config core front server status watching",
+    "app": "protocol support config core front reloader runtime server supervisor",
     "doctor": "protocol settings support config cache upstream core runtime app",
     "admin_client": "config",
-    "cli": "config reloader server app admin_client doctor",
+    "cli": "config reloader server supervisor app admin_client doctor",
     "__main__": "cli",
 }
 PURE = (
@@ -55,6 +56,8 @@ PURE = (
     "doctor/kinds",
     "doctor/text",
     "status",
+    "supervisor/line",
+    "supervisor/pace",
     "upstream/addresses",
     "upstream/challenges",
     "upstream/discovery",

@@ -1,0 +1,120 @@
+"""Asks workers over their unix sockets, and hands them what operators ask."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from gateway.core.explain import Unanswerable
+from gateway.core.inventory import Page, Search
+from gateway.protocol import jsonrpc
+from gateway.status import Status, read
+from gateway.supervisor.worker import Worker
+
+_PATIENCE = 2.0
+"""Seconds for what a worker knows by heart."""
+_LONGER = 30.0
+_LARGEST = 64 * 2**20
+_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "date",
+        "server",
+    }
+)
+
+
+async def statuses(workers: Sequence[Worker]) -> list[Status]:
+    """Return what workers say of themselves; who does not answer in time is left out."""
+    answers = await asyncio.gather(*(_asked(worker, "/status.json") for worker in workers))
+    return [said for answer in answers if answer is not None and (said := _status(answer)) is not None]
+
+
+async def readiness(workers: Sequence[Worker]) -> list[Mapping[str, object]]:
+    """Return what workers answer probes."""
+    answers = await asyncio.gather(*(_asked(worker, "/readyz") for worker in workers))
+    return [msgspec.json.decode(answer, type=dict[str, object]) for answer in answers if answer is not None]
+
+
+async def catalogue(worker: Worker, endpoint: str | None, search: Search, *, read: bool) -> Page:
+    """Return what a worker finds in what an endpoint lists; raises Unanswerable."""
+    named = {"endpoint": endpoint, "q": search.words, "kind": search.kind, "upstream": search.upstream}
+    query = {key: text for key, text in named.items() if text}
+    query |= {"offset": str(search.offset), "limit": str(search.limit), "read": str(read).lower()}
+    answer = await _asked(worker, f"/catalogue.json?{urlencode(query)}", _LONGER)
+    if answer is None:
+        raise Unanswerable("the worker that was asked does not answer")
+    try:
+        return msgspec.json.decode(answer, type=Page)
+    except msgspec.ValidationError:
+        refusal = msgspec.json.decode(answer, type=dict[str, str])
+        raise Unanswerable(refusal.get("error", "the worker that was asked does not know")) from None
+
+
+class NoAnswer(Exception):
+    """A worker did not answer."""
+
+
+async def hand_on(request: web.BaseRequest, body: bytes, worker: Worker) -> web.StreamResponse:
+    """Have a worker answer a request; raises NoAnswer."""
+    headers = CIMultiDict(_end_to_end(request.headers.items()))
+    url = f"http://worker{request.raw_path}"
+    async with _session(worker, _LONGER) as session:
+        try:
+            answer = await session.request(
+                request.method, url, headers=headers, data=body, allow_redirects=False
+            )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NoAnswer from error
+        async with answer:
+            response = web.StreamResponse(status=answer.status)
+            response.headers.extend(_end_to_end(answer.headers.items()))
+            response.content_length = answer.content_length
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            await response.write_eof()
+            return response
+
+
+def json_answer(data: object, status: int = 200) -> web.Response:
+    """Return an answer that nobody keeps."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)
+
+
+def _end_to_end(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in headers if name.lower() not in _HOP]
+
+
+def _session(worker: Worker, patience: float) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(worker.order.admin or ""),
+        timeout=aiohttp.ClientTimeout(total=patience),
+        auto_decompress=False,
+    )
+
+
+async def _asked(worker: Worker, path: str, patience: float = _PATIENCE) -> bytes | None:
+    try:
+        async with _session(worker, patience) as session, session.get(f"http://worker{path}") as answer:
+            return await answer.content.read(_LARGEST)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None
+
+
+def _status(text: bytes) -> Status | None:
+    try:
+        return read(text)
+    except msgspec.DecodeError:
+        return None
