@@ -137,7 +137,7 @@ async def _quietly(config: Config) -> AsyncIterator[tuple[Runtime, Overheard]]:
     root.setLevel(logging.ERROR)
     try:
         with overhearing() as overheard:
-            runtime = build(alone(config))
+            runtime = await asyncio.to_thread(build, alone(config))  # it reads files
             await runtime.start(follow=False)
             try:
                 yield runtime, overheard

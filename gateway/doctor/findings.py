@@ -442,12 +442,12 @@ def document(report: Report) -> Mapping[str, object]:
     """Return a report as JSON has it; docs/doctor.md describes it."""
     verdicts = [one.verdict for one in report.upstreams]
     counts = {verdict: verdicts.count(verdict) for verdict in ("ok", "warning", "problem")}
-    levels = {f"{level}s": sum(one.level == level for one in report.findings) for level in LEVELS}
+    levels = {level: sum(one.level == level for one in report.findings) for level in LEVELS}
     return {
         "format": 1,
         "ok": report.verdict != "problem",
         "verdict": report.verdict,
         "upstream_verdicts": counts,
-        **levels,
+        "levels": levels,
         **asdict(report),
     }

@@ -223,7 +223,7 @@ class Upstream(Model):
     list_timeout: Wait = 5.0
     """The longest a merged list waits for this upstream's part, retries included."""
     connections: Count = 100
-    """How many calls run at once; the rest wait. Streams are counted apart."""
+    """How many calls run at once; the rest wait. Streams and waits for a token are counted apart."""
     queue: Count = 1000
     """How many may wait for that; more are refused at once."""
     rate: RateText | None = None

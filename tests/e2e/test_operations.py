@@ -70,12 +70,13 @@ def test_the_doctor_finds_the_demo_healthy(demo_upstreams: str, tmp_path: Path) 
     config.write_text(f"upstreams: {demo_upstreams}\n")
     code, out, err = command(config, "doctor", "--audit")
     assert code == 0, out + err
-    assert "notes  up     modern  2026-07-28  none: none needed" in out
+    assert "notes  ok       up     modern  2026-07-28  none: none needed" in out
     assert "resources/read note://guide  ttlMs 3600000, public  shared" in out
     assert "Traceback" not in err
     config.write_text("upstreams: {gone: 'http://127.0.0.1:9/mcp'}\n")
     code, out, err = command(config, "doctor", "--json")
-    assert (code, json.loads(out)["problems"][0]["upstream"]) == (1, "gone")
+    (found,) = json.loads(out)["findings"]
+    assert (code, found["level"], found["kind"], found["upstream"]) == (1, "problem", "refused", "gone")
     assert "next: " in err
 
 

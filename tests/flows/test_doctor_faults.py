@@ -398,12 +398,12 @@ async def test_a_report_as_json_has_a_form_that_is_kept() -> None:
     async with ScriptedUpstream(tools=[tool("a")]) as alpha:
         written = document(await doctor({"alpha": alpha, "gone": NOWHERE}))
     assert set(written) == {
-        "format", "ok", "verdict", "upstream_verdicts", "problems", "warnings", "notes", "endpoints", "redis",
-        "issuers", "upstreams", "names", "audit", "findings", "seconds",
+        "format", "ok", "verdict", "upstream_verdicts", "levels", "endpoints", "redis", "issuers",
+        "upstreams", "names", "audit", "findings", "seconds",
     }  # fmt: skip
     assert (written["format"], written["ok"], written["verdict"]) == (1, False, "problem")
     assert written["upstream_verdicts"] == {"ok": 1, "warning": 0, "problem": 1}
-    assert (written["problems"], written["warnings"], written["notes"]) == (1, 0, 0)
+    assert written["levels"] == {"problem": 1, "warning": 0, "note": 0}
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
 
     def names(part: object) -> set[str]:
