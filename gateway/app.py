@@ -15,7 +15,7 @@ from gateway.front.stdio import StdioFront
 from gateway.protocol.call import Principal, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import McpError, text_of
 from gateway.reloader import Origin, Reloader
-from gateway.runtime import build
+from gateway.runtime import Runtime, build
 from gateway.server import Addresses, Gateway
 from gateway.supervisor.crew import Source
 from gateway.supervisor.run import supervised
@@ -68,10 +68,12 @@ async def _serve(
 ) -> int:
     gateway = Gateway(build(_within_files(config), metrics=None if station is None else station.metrics))
     asked = _asked_to_stop(patient=station is not None)
-    _keep_reloading(gateway, config, origin)
+    reloading = _reloading(gateway, origin, _within_files)
     if station is not None:
         gateway.begin_with(station.order.generation)
     addresses = await gateway.start(handed=None if station is None else station.handed)
+    if reloading is not None:
+        gateway.runtime.background.start(reloading.run(config), name="reload")
     if station is not None:
         station.begin(gateway, gateway.runtime.background, asked, config.shutdown_grace)
     elif ready is not None:
@@ -117,9 +119,9 @@ def supervise(
     return asyncio.run(supervised(config, workers, text, source, ready, _guard(config)))
 
 
-def _guard(config: Config) -> Callable[[Config, Log], None]:
+def _guard(config: Config, authorizations: Sequence[str] = ()) -> Callable[[Config, Log], None]:
     """Return what hides the secrets of another configuration, too, in a log that is written as one says."""
-    known = set(confidential(config))
+    known = {*confidential(config), *_parts(authorizations)}
 
     def guard(config: Config, log: Log) -> None:
         known.update(confidential(config))  # what is under way still knows the secrets of before
@@ -128,16 +130,19 @@ def _guard(config: Config) -> Callable[[Config, Log], None]:
     return guard
 
 
-def _keep_reloading(gateway: Gateway, config: Config, origin: Origin | None) -> None:
-    """Have the gateway go on by its file as that is then on SIGHUP, or when it has changed."""
-    guard = _guard(gateway.runtime.config)
-    ask = _cannot_reload
-    if origin is not None:
-        reloader = Reloader(gateway, origin, adapt=_within_files, guard=guard)
-        gateway.runtime.background.start(reloader.run(config), name="reload")
-        ask = reloader.ask
+def _reloading(
+    gateway: Gateway,
+    origin: Origin | None,
+    adapt: Callable[[Config], Config],
+    authorizations: Sequence[str] = (),
+) -> Reloader | None:
+    """Return what has the gateway go on by its file on SIGHUP, or when that has changed; it is to be run."""
+    guard = _guard(gateway.runtime.config, authorizations)
+    reloader = None if origin is None else Reloader(gateway, origin, adapt=adapt, guard=guard)
     if hasattr(signal, "SIGHUP"):  # it would end the process otherwise
+        ask = _cannot_reload if reloader is None else reloader.ask
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, ask)
+    return reloader
 
 
 def _within_files(config: Config) -> Config:
@@ -173,6 +178,7 @@ def serve_stdio(
     *,
     authorization: str | None = None,
     warnings: Sequence[str] = (),
+    origin: Origin | None = None,
 ) -> int:
     """Serve one client over stdin and stdout until stdin ends, or SIGTERM or SIGINT; return the exit code.
 
@@ -185,7 +191,7 @@ def serve_stdio(
         log.warning("configuration: %s", warning)
     _trace(config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve_stdio(of_one_person(config), endpoint, pipes, authorization))
+        return runner.run(_serve_stdio(config, endpoint, pipes, authorization, origin))
 
 
 def of_one_person(config: Config) -> Config:
@@ -205,8 +211,13 @@ def of_one_person(config: Config) -> Config:
 
 
 async def _serve_stdio(
-    config: Config, endpoint: str, pipes: tuple[int, int], authorization: str | None
+    started_by: Config,
+    endpoint: str,
+    pipes: tuple[int, int],
+    authorization: str | None,
+    origin: Origin | None = None,
 ) -> int:
+    config = of_one_person(started_by)
     gateway = Gateway(build(config))
     runtime = gateway.runtime
     asked = _asked_to_stop()
@@ -222,8 +233,26 @@ async def _serve_stdio(
         background=runtime.background,
         stopping=runtime.stopping,
         outlet=outlet,
+        guests=runtime.guests,
     )
+
+    def adapt(wanted: Config) -> Config:
+        if endpoint not in wanted.endpoints:
+            raise ValueError(
+                f"endpoints: {endpoint} is not there any more, which a client is served over stdio"
+            )
+        places = {"listen": config.listen, "admin": config.admin}  # what the file says of them is for others
+        return of_one_person(wanted.model_copy(update=places))
+
+    def adopt(after: Runtime) -> None:
+        front.adopt(after.pipelines[endpoint], after.config, after.guests)
+
+    gateway.on_reload = adopt
+    shown = [] if authorization is None else [authorization]
+    reloading = _reloading(gateway, origin, adapt, shown)
     addresses = await gateway.start(listen=False)
+    if reloading is not None:
+        runtime.background.start(reloading.run(started_by), name="reload")
     log.info("serving %s over stdio, admin %s", endpoint, addresses.admin or "off")
     serving = runtime.background.start(front.serve(Inlet(source)), name="stdin")
     ends = [serving, *(runtime.background.start(one.wait(), name="end") for one in (asked, outlet.gone))]
@@ -231,9 +260,10 @@ async def _serve_stdio(
     for task in ends:
         task.cancel()
     hurry = asyncio.Event() if asked.is_set() else asked  # the second signal ends the process anyway
-    log.info("stopping: up to %gs for what is running", config.shutdown_grace)
+    grace = gateway.runtime.config.shutdown_grace
+    log.info("stopping: up to %gs for what is running", grace)
     runtime.stopping.set()
-    await front.drain(config.shutdown_grace, hurry)
+    await front.drain(grace, hurry)
     await gateway.stop(0.0)
     await tracing.close()
     return 0

@@ -83,6 +83,7 @@ class App(Protocol):
         *,
         authorization: str | None = None,
         warnings: Sequence[str] = (),
+        origin: "Origin | None" = None,
     ) -> int: ...
 
     def list_tools(
@@ -249,8 +250,16 @@ def _stdio(arguments: argparse.Namespace, app: App | None) -> int:
         return _no_endpoint(settings, endpoint)
     try:
         authorization = None if arguments.token_env is None else _authorization(arguments.token_env)
-        settings = settings.model_copy(update={"admin": _admin(settings, arguments.admin)})
-        return (app or _app()).serve_stdio(settings, endpoint, authorization=authorization, warnings=warnings)
+        from gateway.reloader import Origin
+
+        admin = {"admin": _admin(settings, arguments.admin)}
+        return (app or _app()).serve_stdio(
+            settings.model_copy(update=admin),
+            endpoint,
+            authorization=authorization,
+            warnings=warnings,
+            origin=Origin(arguments.config or arguments.file, admin),
+        )
     except _NoToken as error:
         return _complain(str(error), error.advice, code=WRONG)
     except ValueError as error:

@@ -30,9 +30,14 @@ class Origin:
     watched: bool = True
     """Whether this process looks at it; a supervisor tells its workers."""
 
+    @property
+    def place(self) -> Path:
+        """Return where the file is."""
+        return Path(self.file).absolute()
+
     def read(self, warn: Callable[[str], None], named: Callable[[Path], None] = lambda _: None) -> Config:
         """Return the configuration as it is now, and name every file it is in; raises ConfigError."""
-        named(Path(self.file).absolute())
+        named(self.place)
         return config.load_file(self.file, instead=self.instead, warn=warn, named=named)
 
 
@@ -59,6 +64,9 @@ class Reloader:
         self._guard = guard
         self._every = every
         self._asked = asyncio.Event()
+        self._applied: Config | None = None
+        self._named: Mapping[Path, bytes | None] | None = None
+        """What the files held that the configuration in force names."""
 
     def __repr__(self) -> str:
         return f"<Reloader of {self._origin.file}>"
@@ -69,7 +77,8 @@ class Reloader:
 
     async def run(self, started_by: Config) -> None:
         """Do what is asked, and look at the files, for ever; `started_by` is what they said at the start."""
-        watch = await self._reload(unless=started_by) if self._origin.watched else Watch({})
+        self._applied = started_by
+        watch = await self._reload(first=True) if self._origin.watched else Watch({})
         while True:
             pause = self._every if self._watches else None
             if await happens(self._asked, pause) or await self._changed(watch):
@@ -86,19 +95,26 @@ class Reloader:
             return False
         return watch.differs(await asyncio.to_thread(content, watch.files))
 
-    async def _reload(self, unless: Config | None = None) -> Watch:
-        """Apply what the files say, unless it is this, and return a watch of them."""
-        gateway, before = self._gateway, self._gateway.runtime.config
+    async def _reload(self, *, first: bool = False) -> Watch:
+        """Apply what the files say, if that is something else, and return a watch of them.
+
+        At `first` what the configuration names is what it was when that was read.
+        """
+        gateway = self._gateway
         warnings: list[str] = []
         read: dict[Path, bytes | None] = {}
         try:
             wanted = await asyncio.to_thread(self._origin.read, warnings.append, partial(_note, read))
-            if wanted != unless:
-                self._guard(wanted, before.log)
+            named = {file: held for file, held in read.items() if file != self._origin.place}
+            if wanted == self._applied and (first or self._named == named):
+                gateway.confirm()  # another program's servers file changes for reasons of its own
+            else:
+                self._guard(wanted, gateway.runtime.config.log)
                 await gateway.reload(self._adapt(wanted))
                 self._guard(wanted, wanted.log)
                 for warning in warnings:
                     log.warning("configuration: %s", warning)
+            self._applied, self._named = wanted, named
         except ConfigError as error:
             self._refuse([str(problem) for problem in error.problems])
         except ValueError as error:

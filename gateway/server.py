@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -55,6 +55,8 @@ class Gateway:
         """Since when that is."""
         self.reload_problem: str | None = None
         """Why the file as it is now is not in force, None where it is."""
+        self.on_reload: Callable[[Runtime], None] | None = None
+        """Told in the same step when another configuration is in force; whoever serves a client beside us."""
         self.needs_restart: tuple[str, ...] = ()
         """Settings of that file which a process keeps for as long as it lives."""
         self._state = _front_state(runtime)
@@ -125,6 +127,8 @@ class Gateway:
         Nothing is changed before all of it is known to work; raises ValueError where it does not.
         """
         before = self.runtime
+        if before.stopping.is_set():
+            return
         config, late = applicable(before.config, wanted)
         after = rebuild(before, config)
         handover = hand_over(before, after)
@@ -132,6 +136,8 @@ class Gateway:
         self.runtime = after
         self._state = _front_state(after)
         self._front.adopt()
+        if self.on_reload is not None:
+            self.on_reload(after)
         await handover.forget()
         self.generation += 1
         self.loaded = time.time()
@@ -144,6 +150,11 @@ class Gateway:
         for setting in late:
             log.warning("configuration: %s is applied when the gateway is started again", setting)
         after.background.start(handover.finish(config.shutdown_grace), name="finish a reload")
+
+    def confirm(self) -> None:
+        """Note that the file says what is in force."""
+        self.reload_problem = None
+        self.runtime.metrics.config_loaded(self.generation, self.loaded)
 
     def not_reloaded(self, problem: str) -> None:
         """Note why a changed configuration could not be applied: the one before is still in force."""

@@ -23,7 +23,7 @@ from gateway.front.outcomes import Stopping, outcome
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import LEGACY_VERSIONS, META_VERSION, Call, Era, Notice, Principal
+from gateway.protocol.call import LEGACY_VERSIONS, META_VERSION, Answer, Call, Era, Notice, Principal
 from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
@@ -33,6 +33,7 @@ from gateway.protocol.sse import in_one_line
 from gateway.support import access, tracing
 from gateway.support import exchange as exchanges
 from gateway.support.exchange import Exchange
+from gateway.support.guests import Guests
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
 
@@ -61,18 +62,19 @@ class StdioFront:
         background: Background,
         stopping: asyncio.Event,
         outlet: Outlet,
+        guests: Guests | None = None,
     ) -> None:
-        self._pipeline = pipeline
-        self._talk = Talk(endpoint, pipeline, config, sessions, background=background, stopping=stopping)
+        """`guests` are the requests that work by this configuration."""
+        self._endpoint = endpoint
         self._sessions = sessions
+        self._background = background
+        self._stopping = stopping
+        self.adopt(pipeline, config, guests or Guests())
         self._visit: Visit | None = None
         """That of a client of an older revision, from its handshake on."""
         self._stream: Stream | None = None
-        self._config = config
         self._metrics = metrics
-        self._endpoint = endpoint
         self._principal = principal
-        self._background = background
         self._outlet = outlet
         self._open: dict[bytes, asyncio.Task[None]] = {}
         """Requests that are owed an answer, by their id in its one spelling."""
@@ -82,6 +84,20 @@ class StdioFront:
 
     def __repr__(self) -> str:
         return f"<StdioFront {self._endpoint}: {len(self._open)} open, {self._listens} listening>"
+
+    def adopt(self, pipeline: Pipeline, config: Config, guests: Guests) -> None:
+        """Go on by another configuration with what comes from now on."""
+        self._pipeline = pipeline
+        self._config = config
+        self._guests = guests
+        self._talk = Talk(
+            self._endpoint,
+            pipeline,
+            config,
+            self._sessions,
+            background=self._background,
+            stopping=self._stopping,
+        )
 
     async def serve(self, inlet: Inlet) -> None:
         """Take messages until there are no more, or nobody is left to be answered.
@@ -302,6 +318,8 @@ class StdioFront:
         self._metrics.exchange_started(self._endpoint)
         exchange = self._exchange("legacy", asked.method)
         self._trace(exchange, asked, visit.session.held.dialect.version, visit.principal)
+        guests = self._guests
+        guests.come()
         try:
             told = await self._talk.ask(visit, asked, _LegacyOutlet(self._outlet))
             exchange.outcome = told.word
@@ -313,6 +331,7 @@ class StdioFront:
             exchange.outcome = "stopping"
             return Told(outcome(Stopping(), id=asked.id).body, exchange.outcome)
         finally:
+            guests.leave()
             self._ended(exchange, asked.method)
 
     def _tell(self, told: Told, asked: Asked) -> int:
@@ -409,7 +428,7 @@ class StdioFront:
         try:
             if call.method == LISTEN:
                 return await self._listen(call, reply)
-            answer = await self._pipeline.handle(call, self._principal, reply.emit)
+            answer = await self._handled(call, reply)
             exchange.reuse = answer.reuse
             return outcome(answer, id=call.id)
         except asyncio.CancelledError:
@@ -420,6 +439,14 @@ class StdioFront:
             raise
         except Exception as error:
             return outcome(error, id=call.id)
+
+    async def _handled(self, call: Call, reply: "_Reply") -> Answer:
+        guests = self._guests
+        guests.come()
+        try:
+            return await self._pipeline.handle(call, self._principal, reply.emit)
+        finally:
+            guests.leave()
 
     async def _listen(self, call: Call, reply: "_Reply") -> Outcome:
         if self._listens >= self._config.limits.streams_per_caller:

@@ -437,3 +437,42 @@ def test_a_wrong_start_says_nothing_on_stdout(
     )
     assert (done.returncode, done.stdout) == (2, b"")
     assert said in done.stderr.decode()
+
+
+def test_a_client_over_stdio_hears_of_a_configuration_that_changed(tmp_path: Path, kin: str) -> None:
+    """On the same pipes; nothing of what is gone is shown to it."""
+    file = tmp_path / "mcp.json"
+    program = {"command": sys.executable, "args": [str(PROGRAM), "--era", "modern"], "env": {MARK: kin}}
+    file.write_text(json.dumps({"mcpServers": {"local": program}}))
+    command = [sys.executable, "-m", "gateway", "stdio", str(file)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said, heard = process.stdin, process.stdout
+
+        def say(id: int, method: str, **params: Any) -> None:
+            message = {"jsonrpc": "2.0", "id": id, "method": method, "params": {**params, "_meta": META}}
+            said.write(json.dumps(message).encode() + b"\n")
+            said.flush()
+
+        def hear() -> dict[str, Any]:
+            return dict(json.loads(heard.readline()))
+
+        say(1, "subscriptions/listen", notifications={"toolsListChanged": True})
+        assert hear()["method"] == "notifications/subscriptions/acknowledged"
+        say(2, "tools/list")
+        assert "local__echo" in [one["name"] for one in hear()["result"]["tools"]]
+        file.write_text(json.dumps({"mcpServers": {"other": program}, "theme": "dark"}))
+        assert hear()["method"] == "notifications/tools/list_changed"
+        names: list[str] = []
+        id = 3
+        while "other__echo" not in names:  # the old is gone at once, the new comes when it is there
+            say(id, "tools/list")
+            while (message := hear()).get("id") != id:
+                assert message["method"] == "notifications/tools/list_changed"
+            names = [one["name"] for one in message["result"]["tools"]]
+            assert not [name for name in names if name.startswith("local__")]
+            id += 1
+        said.close()
+        assert process.wait(20) == 0
+    asyncio.run(none_left(kin))

@@ -68,6 +68,7 @@ class ScriptedApp:
         *,
         authorization: str | None = None,
         warnings: Sequence[str] = (),
+        origin: Origin | None = None,
     ) -> int:
         self.asked.append(f"{endpoint} {config.admin} {authorization}")
         if self.error:
