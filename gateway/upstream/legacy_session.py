@@ -459,7 +459,8 @@ class LegacySession:
     def _asking(self, exchange: Exchange) -> Reply:
         assert self._parked is not None  # without it nothing is declared, and nothing asked
         exchange.shown = set(exchange.questions)
-        state = self._parked.park(_Waiting(self, exchange), exchange.request.context)
+        waiting = _Waiting(self, exchange)
+        state = self._parked.park(waiting, exchange.request.context, lambda: exchange.over)
         return Reply(legacy_server.asking(exchange.questions, state))
 
     async def go_on(self, exchange: Exchange, answers: Mapping[str, Json], emit: Emit | None) -> Reply:

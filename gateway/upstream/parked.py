@@ -85,6 +85,7 @@ class _Entry:
     suspended: Suspended
     context: Context
     end: asyncio.TimerHandle
+    over: Callable[[], bool]
 
 
 class Parked:
@@ -132,10 +133,11 @@ class Parked:
         self._wait = wait
         self._anonymous_wait = anonymous_wait
 
-    def park(self, suspended: Suspended, context: Context) -> str:
+    def park(self, suspended: Suspended, context: Context, over: Callable[[], bool] = lambda: False) -> str:
         """Keep a call until its answers come, and return the state that leads to it.
 
-        When there is no room, or we are stopping, it is dropped and McpError says so to the client.
+        `over` says whether its upstream does not wait any more. When there is no room, or we are stopping, it
+        is dropped and McpError says so to the client.
         """
         full = None if self._closed else self._shares.take(context.caller)
         if self._closed or full is not None:
@@ -146,7 +148,7 @@ class Parked:
         anonymous = not context.caller and not context.alone
         life = self._anonymous_wait if anonymous else self._wait
         end = asyncio.get_running_loop().call_later(life, self._expire, name)
-        self._entries[name] = _Entry(suspended, context, end)
+        self._entries[name] = _Entry(suspended, context, end, over)
         self._count(None)
         return f"{self._mailbox.me}.{name}"
 
@@ -222,6 +224,12 @@ class Parked:
         """Have a client told that a page has been dealt with; whether it may be."""
         tell = self.on_completed
         return tell is not None and self._say(lambda: tell(session, key))
+
+    def sweep(self) -> None:
+        """Let go of calls whose upstreams wait no more."""
+        for name in [name for name, entry in self._entries.items() if entry.over()]:
+            self._drop(self._taken(name).suspended)
+            self._count("given-up")
 
     async def close(self) -> None:
         """Drop every call; whoever comes later is told that it is over."""

@@ -292,7 +292,11 @@ class UpstreamPool:
         self._begin()
         for kept in gone:
             self._forget(kept.member.name)
-        return Retired([kept.member for kept in gone], self._retired, self._forget)
+        return Retired([kept.member for kept in gone], self._retired, self._forget_closed)
+
+    def _forget_closed(self, name: UpstreamName) -> None:
+        self._parked.sweep()
+        self._forget(name)
 
     def _forget(self, name: UpstreamName) -> None:
         """Drop the series of an upstream that nobody has any more."""

@@ -1,5 +1,6 @@
 """What clients hold of an upstream outlives a reload if the upstream does, and else leads nowhere."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,6 +60,9 @@ async def test_a_call_that_waits_for_its_user_ends_with_its_upstream(beta: Scrip
         await gateway.reload({"beta": beta}, shutdown_grace=0.0)
         late = await gateway.ask("tools/call", params, token="ANN", capabilities=ABLE, judged=False)
         assert late.code in (-32602, -32603)
+        while gateway.runtime.pool.retired:  # noqa: ASYNC110  # nothing says so
+            await asyncio.sleep(0.002)
+        assert gateway.runtime.pool.parked == 0
         assert beta.seen("tools/call") == []
 
 
