@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import Tls, Upstream
 from tests.support.listening import (
     EVERY_LIST,
     PROMPTS_CHANGED,
@@ -18,7 +20,7 @@ from tests.support.listening import (
     told,
     uris,
 )
-from tests.support.running import Running, running
+from tests.support.running import Running, running, settings
 from tests.support.scripted import ScriptedUpstream, default, hang, tool
 
 
@@ -103,6 +105,53 @@ async def test_what_does_not_end_within_the_grace_is_cut_off(
         await alpha.arrived("tools/call")
         await gateway.reload({"beta": beta}, shutdown_grace=0.01)
         assert "error" in (await exchange.answer()).message
+
+
+async def test_an_upstream_that_comes_back_is_not_what_it_was(
+    alpha: ScriptedUpstream, beta: ScriptedUpstream, gateway: Running
+) -> None:
+    """What was kept of it is from a time in which it was heard; since then nobody listened (C-30)."""
+    assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+    await gateway.reload({"beta": beta})
+    await alpha.unlistened()
+    alpha.tools = [tool("later")]
+    await gateway.reload({"alpha": alpha})
+    await gateway.until("alpha", "up")
+    assert (await gateway.ask("tools/list")).names == ["alpha__later"]
+
+
+async def test_what_was_kept_by_other_rules_is_fetched_anew(
+    alpha: ScriptedUpstream, gateway: Running
+) -> None:
+    """From the upstream that is not touched otherwise."""
+    assert (await gateway.ask("tools/list", token="ANN")).hints[1] == "public"
+    connections, listens = alpha.connections, list(alpha.listens)
+    private = {"url": alpha.url, "list_timeout": 30.0, "cache": {"share_public": False}}
+    await gateway.reload({"alpha": private})
+    listed = await gateway.ask("tools/list", token="BOB")
+    assert listed.hints[1] == "private"
+    assert len(alpha.seen("tools/list")) == 2
+    assert (alpha.connections, alpha.listens) == (connections, listens)
+
+
+async def test_what_cannot_be_made_changes_nothing(
+    alpha: ScriptedUpstream, beta: ScriptedUpstream, gateway: Running, tmp_path: Path
+) -> None:
+    """A file may be gone between the look at it and its use."""
+    authorities = tmp_path / "ca.pem"
+    with pytest.raises(ValueError, match=r"ca\.pem"):
+        await gateway.gateway.reload(
+            settings({"alpha": alpha, "beta": beta}).model_copy(
+                update={"upstreams": {"beta": _with_authorities(beta.url, str(authorities))}}
+            )
+        )
+    assert gateway.gateway.generation == 1
+    assert (await gateway.ask("tools/list")).names == ["alpha__a"]
+    await alpha.listening()
+
+
+def _with_authorities(url: str, file: str) -> Upstream:
+    return Upstream(url=url, prefix="beta").model_copy(update={"tls": Tls.model_construct(ca_file=file)})
 
 
 # What is told
