@@ -1,6 +1,7 @@
 """The access log: one line for each exchange, made of what is known to be harmless.
 
 It goes past `logging`, whose records are looked through for secrets, which costs more than a cached answer.
+Lines are made many at a time, which costs less than making each in the middle of something else (measured).
 Everything that is written here is a number, a name of the configuration, a word of a closed set, an exposed
 name within its charset or an id within its own, so nothing has to be looked through.
 """
@@ -23,7 +24,8 @@ _FINE = frozenset({"ok", "notification", "session", "cancelled", "preflight", "m
 _OF_CALLER = 12
 _REMEMBERED = 4096
 
-Write: TypeAlias = Callable[[bytes], None]
+Write: TypeAlias = Callable[[Exchange, Callable[[Exchange], bytes]], None]
+"""Takes an exchange of which a line is to be made, and what makes it."""
 
 _log = logging.getLogger(NAME)
 _encode = msgspec.json.Encoder().encode
@@ -43,10 +45,11 @@ class AccessLog:
         wanted = self._wanted
         if wanted == "none" or not _log.isEnabledFor(logging.INFO):
             return
-        seconds = time.monotonic() - exchange.began
+        exchange.ended = time.time()
+        exchange.seconds = seconds = time.monotonic() - exchange.began
         if wanted == "problems" and exchange.outcome in _FINE and (exchange.listens or seconds < self._slow):
             return
-        self._write(self._line(exchange, _time(), seconds))
+        self._write(exchange, self._line)
 
 
 _told: AccessLog | None = None
@@ -67,10 +70,11 @@ def tell(exchange: Exchange) -> None:
         _told.tell(exchange)
 
 
-def _json(exchange: Exchange, moment: str, seconds: float) -> bytes:
+def _json(exchange: Exchange) -> bytes:
     reuse = exchange.reuse
     line = (
-        f'{{"time":"{moment}","request":"{exchange.id}","ms":{seconds * 1000:.3f},"bytes":{exchange.sent},'
+        f'{{"time":"{_time(exchange.ended)}","request":"{exchange.id}","ms":{exchange.seconds * 1000:.3f},'
+        f'"bytes":{exchange.sent},'
         f"{_recurring(exchange, _json_words)}"
     )
     if reuse is not None:
@@ -111,10 +115,11 @@ def _json_rest(exchange: Exchange) -> bytes:
     return b",%b\n" % _encode({name: one for name, one in rest.items() if one})[1:]
 
 
-def _text(exchange: Exchange, moment: str, seconds: float) -> bytes:
+def _text(exchange: Exchange) -> bytes:
     reuse = exchange.reuse
     line = (
-        f"{moment} INFO {NAME}: {_recurring(exchange, _text_words)} ms={seconds * 1000:.3f}"
+        f"{_time(exchange.ended)} INFO {NAME}: {_recurring(exchange, _text_words)}"
+        f" ms={exchange.seconds * 1000:.3f}"
         f" bytes={exchange.sent} request={exchange.id}"
     )
     if reuse is not None:
@@ -172,10 +177,9 @@ def _recurring(exchange: Exchange, make: Callable[[Exchange], str]) -> str:
 _second: tuple[int, str] = (0, "")
 
 
-def _time() -> str:
-    """Return the moment; all of it but the milliseconds is made once a second."""
+def _time(now: float) -> str:
+    """Return a moment; all of it but the milliseconds is made once a second."""
     global _second
-    now = time.time()
     whole = int(now)
     if _second[0] != whole:
         _second = (whole, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)))

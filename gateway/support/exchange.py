@@ -78,6 +78,10 @@ class Exchange(Struct, eq=False):
     listens: bool = False
     """Whether it lasts for as long as the client wants."""
     over: bool = False
+    ended: float = 0.0
+    """When, in seconds since 1970."""
+    seconds: float = 0.0
+    """How long it took."""
     span: "Span | None" = None
     """Where requests are traced: its Span."""
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
@@ -29,6 +29,7 @@ from multidict import MultiMapping
 from gateway import config
 from gateway.support import access, exchange
 from gateway.support.access import AccessLog
+from gateway.support.exchange import Exchange
 
 HIDDEN = "***"
 
@@ -45,6 +46,8 @@ _TOGETHER = 0.05
 """Seconds for which lines of the access log wait for each other, and so for how long they may be missing."""
 _ATOMIC = 4096
 """Bytes that a pipe takes as one piece, which no other process that writes to it can cut (PIPE_BUF)."""
+_MANY = 1000
+"""Exchanges that wait for their lines to be made."""
 _MOST_WAITING = 2**20
 """Bytes of the access log that wait for whoever reads it; what comes then is dropped."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -213,21 +216,23 @@ class _Handler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._guard = threading.RLock()
+        self._ended: list[tuple[Exchange, Callable[[Exchange], bytes]]] = []
         self._waiting: list[bytes] = []
         self._size = 0
         self._lost = 0
+        self._due_in: asyncio.AbstractEventLoop | None = None
+        """The loop that comes back to what waits."""
         self._place = _place_of(stream)
 
-    def later(self, line: bytes) -> None:
-        """Write a line of the access log soon."""
+    def later(self, ended: Exchange, line: Callable[[Exchange], bytes]) -> None:
+        """Write the line of an exchange soon."""
         with self._guard:
-            if self._size >= _MOST_WAITING:
-                self._lost += 1
-                return
-            self._waiting.append(line)
-            self._size += len(line)
-            if len(self._waiting) == 1:
+            self._ended.append((ended, line))
+            count = len(self._ended)
+            if count == 1:
                 self._soon()
+            elif count >= _MANY:
+                self._make()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, behind what happened before it."""
@@ -250,18 +255,36 @@ class _Handler(logging.StreamHandler[TextIO]):
             return
 
     def _soon(self) -> None:
+        """Come back to it in a moment, unless that is due already."""
         try:
-            asyncio.get_running_loop().call_later(_TOGETHER, self._due)
+            loop = asyncio.get_running_loop()
         except RuntimeError:  # nothing runs that could come back to it
             self._write_waiting()
+            return
+        if self._due_in is not loop:
+            self._due_in = loop
+            loop.call_later(_TOGETHER, self._due)
 
     def _due(self) -> None:
         with self._guard:
+            self._due_in = None
             self._write_waiting()
             if self._waiting:
                 self._soon()
 
+    def _make(self) -> None:
+        """Make lines of what ended; beyond the bound they are only counted."""
+        ended, self._ended = self._ended, []
+        for one, line in ended:
+            if self._size >= _MOST_WAITING:
+                self._lost += 1
+                continue
+            made = line(one)
+            self._waiting.append(made)
+            self._size += len(made)
+
     def _write_waiting(self) -> None:
+        self._make()
         if not self._waiting:
             return
         lines, self._waiting, self._size = self._waiting, [], 0
