@@ -25,6 +25,8 @@ MOST_NOTED = 16
 
 _GIVEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}")
 """An id that is taken over: nothing in it could mean anything in a header or a log."""
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+"""What exposed names are made of, and then some; where bare names will do, servers choose them."""
 _ours = f"{secrets.token_hex(4)}-"
 _count = itertools.count(1)
 
@@ -159,9 +161,9 @@ def lasts() -> None:
 
 
 def named(name: str) -> None:
-    """Note the exposed name of the tool or prompt that was found."""
+    """Note the name of the tool or prompt that was found, unless it is an odd one of its upstream's own."""
     exchange = _current.get()
-    if exchange is not None:
+    if exchange is not None and _NAME.fullmatch(name):
         exchange.name = name
 
 

@@ -51,6 +51,18 @@ def test_each_notes_its_share_of_the_exchange_it_works_for() -> None:
     alone(work)
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "a\x1b[0m", "\ud800", "ä", "x" * 129])
+def test_an_odd_name_of_an_upstream_s_own_is_not_noted(name: str) -> None:
+    """It is to stand in a line of text, between spaces."""
+
+    def work() -> None:
+        one = exchange.begin("http")
+        exchange.named(name)
+        assert one.name == ""
+
+    alone(work)
+
+
 def test_of_very_many_upstreams_only_the_number_is_noted() -> None:
     """A list of a hundred upstreams has a line like any other."""
 
