@@ -26,6 +26,7 @@ from gateway.supervisor.line import (
     line,
     told,
 )
+from gateway.support import access
 from gateway.support.ledger import Ledger
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
@@ -74,6 +75,7 @@ class Station:
     def mark_log(self) -> None:
         """Have every record of the log say which worker wrote it."""
         make, number = logging.getLogRecordFactory(), self.order.place + 1
+        access.mark(number)
 
         def marked(*given: object, **named: object) -> logging.LogRecord:
             record = make(*given, **named)

@@ -53,12 +53,19 @@ class AccessLog:
 
 
 _told: AccessLog | None = None
+_worker = 0
 
 
 def use(access: AccessLog | None) -> None:
     """Write lines there from now on, or none."""
     global _told
     _told = access
+
+
+def mark(worker: int) -> None:
+    """Have every line say which of several workers wrote it."""
+    global _worker
+    _worker = worker
 
 
 def tell(exchange: Exchange) -> None:
@@ -97,6 +104,7 @@ def _json_words(exchange: Exchange) -> str:
         "caller": exchange.caller[:_OF_CALLER],
         "outcome": exchange.outcome,
         "status": exchange.status,
+        "worker": _worker,
     }
     known = _encode({name: word for name, word in words.items() if word}).decode()[1:-1]
     if exchange.reuse is None:
@@ -143,6 +151,7 @@ def _text_words(exchange: Exchange) -> str:
         f" {exchange.status}" if exchange.status else "",
         f" transport={exchange.transport}",
         "" if exchange.era is None else f" era={exchange.era}",
+        f" worker={_worker}" if _worker else "",
         f" caller={exchange.caller[:_OF_CALLER]}" if exchange.caller else "",
     )
     return what + "".join(words)

@@ -5,12 +5,15 @@ worker is replaced in an orderly way.
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,9 @@ import pytest
 import pytest_asyncio
 
 from gateway.server import Addresses
-from tests.support.processes import Program, RunningGateway, gateway, launch, start, text_of, wait_for
+from tests.support.certificates import Authority
+from tests.support.legacy_client import LegacyClient
+from tests.support.processes import ROOT, Program, RunningGateway, gateway, launch, start, text_of, wait_for
 from tests.support.redis import RedisServer, redis_server
 from tests.support.running import Reachable, message
 from tests.support.scripted import VERSION, ScriptedUpstream, default, hang, tool
@@ -91,6 +96,11 @@ def _is_there(pid: int) -> bool:
 
 def all_ready(workers: list[dict[str, Any]]) -> bool:
     return all(each["state"] == "ready" for each in workers)
+
+
+def _any_of(pids: list[int], workers: list[dict[str, Any]]) -> bool:
+    """Whether one of these processes is still a worker."""
+    return any(each["pid"] in pids for each in workers)
 
 
 class Load:
@@ -211,15 +221,48 @@ async def test_a_rolling_restart_loses_nothing(crew: Crew) -> None:
     async with Load(crew) as load:
         await load.more(20)
         crew.signal(signal.SIGUSR2)
-        await crew.until(
-            lambda workers: all_ready(workers) and not {each["pid"] for each in workers} & set(before)
-        )
+        await crew.until(lambda workers: all_ready(workers) and not _any_of(before, workers))
         for pid in before:
             await crew.ended(pid)
         await load.more(20)
     assert load.failed == []
     assert await crew.counted(*CALLS) - counted == load.answered
     assert await crew.counted('mcp_gateway_worker_ends_total{cause="replaced"}') == 2
+
+
+async def test_a_session_of_an_older_client_outlives_the_processes(crew: Crew) -> None:
+    """Whichever of them it began in, and whichever its next request comes to."""
+    async with LegacyClient(crew.addresses.endpoints[0]) as client:
+        for _ in range(6):
+            assert [one["name"] for one in (await client.result("tools/list"))["tools"]] == ["alpha__a"]
+        before = await crew.pids()
+        crew.signal(signal.SIGUSR2)
+        await crew.until(lambda workers: all_ready(workers) and not _any_of(before, workers))
+        for _ in range(6):
+            assert [one["name"] for one in (await client.result("tools/list"))["tools"]] == ["alpha__a"]
+        assert await client.delete() in (200, 204)
+
+
+async def test_a_stream_of_an_older_client_hears_what_any_of_them_is_told(
+    crew: Crew, alpha: ScriptedUpstream
+) -> None:
+    """One of the workers listens to the upstream, and all tell their clients."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(LegacyClient(crew.addresses.endpoints[0])) for _ in range(4)
+        ]
+        for client in clients:
+            await client.result("tools/list")
+        streams = [await stack.enter_async_context(client.listen()) for client in clients]
+        alpha.tools = [tool("a"), tool("b")]
+        try:
+            code, _ = await crew.admin("/purge", {"upstream": "alpha", "method": "tools/list"})
+            assert code == 200
+            for stream in streams:
+                assert (await stream.next())["method"] == "notifications/tools/list_changed"
+        finally:
+            alpha.tools = [tool("a")]
+            await crew.admin("/purge", {"upstream": "alpha", "method": "tools/list"})
 
 
 async def test_a_worker_that_is_killed_is_replaced(crew: Crew) -> None:
@@ -339,6 +382,44 @@ async def test_a_changed_file_is_in_force_in_all_of_them(crew: Crew) -> None:
         assert await crew.counted("mcp_gateway_config_last_reload_successful ") == 1
     finally:
         crew.running.config.write_text(good)
+
+
+async def test_each_has_its_own_programs_behind_one_certificate(tmp_path: Path, redis: RedisServer) -> None:
+    """`--json`, `--listen` and `--admin` are as with one process; the programs end with their workers."""
+    authority = Authority(tmp_path)
+    server = authority.issue("127.0.0.1")
+    program = ROOT / "tests" / "support" / "programs" / "server.py"
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        f"{settings(redis)}\ntls: {{cert_file: {server.certificate}, key_file: {server.key}}}\n"
+        f"upstreams: {{files: {{command: {sys.executable}, args: [{program}]}}}}\n"
+    )
+    places = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--json", "--workers", "2")
+    running = start("gateway", "serve", "--config", str(config), *places, stdout=subprocess.PIPE)
+    try:
+        assert running.process.stdout is not None
+        said = json.loads(await asyncio.to_thread(running.process.stdout.readline))
+        url = said["endpoints"]["/mcp"]
+        assert url.startswith("https://127.0.0.1:")
+        await asyncio.to_thread(wait_for, f"{said['admin']}/readyz", running, timeout=60)
+        connector = aiohttp.TCPConnector(
+            force_close=True, ssl=ssl.create_default_context(cafile=authority.file)
+        )
+        pids = set()
+        async with aiohttp.ClientSession(connector=connector) as session:
+            while len(pids) < 2:
+                body = message("tools/call", {"name": "files__pid", "arguments": {}}, id=1)
+                async with session.post(
+                    url, data=body, headers=HEADERS | {"Mcp-Name": "files__pid"}
+                ) as answer:
+                    pids.add(int((await answer.json())["result"]["content"][0]["text"]))
+        running.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(running.wait, 30) == 0
+        assert [pid for pid in pids if _is_there(pid)] == []
+    finally:
+        if running.process.stdout is not None:
+            running.process.stdout.close()
+        await asyncio.to_thread(running.close)
 
 
 # How it refuses to start
