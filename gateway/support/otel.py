@@ -41,6 +41,7 @@ _LAST = 2.0
 """Seconds for what is left at the end."""
 _MOST_CHARACTERS = 256
 
+_NO_CONTEXT = Context()
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -67,10 +68,11 @@ class _Span:
         return carrier
 
     def note(self, attributes: Attributes) -> None:
-        self._span.set_attributes(dict(attributes))
+        if self._span.is_recording():
+            self._span.set_attributes(dict(attributes))
 
     def end(self, error: str | None = None, name: str | None = None) -> None:
-        if name is not None:
+        if name is not None and self._span.is_recording():
             self._span.update_name(name)
         if error is not None:
             self._span.set_attribute("error.type", error)
@@ -112,13 +114,12 @@ class OtelTracer:
         attributes: Attributes,
     ) -> Span:
         """Begin the span of a request."""
-        linked = trace.get_current_span(_propagator.extract(link, Context())).get_span_context()
         span = self._tracer.start_span(
             name,
-            _propagator.extract(parent, Context()),
+            _context_of(parent),
             trace.SpanKind.SERVER,
             attributes,
-            [trace.Link(linked)] if linked.is_valid else None,
+            [trace.Link(trace.get_current_span(_context_of(link)).get_span_context())] if link else None,
             start_time=time.time_ns() - int((time.monotonic() - began) * 1e9),
         )
         return _Span(self._tracer, span)
@@ -139,6 +140,10 @@ class OtelTracer:
                 await over.wait()
         except TimeoutError:
             log.warning("the collector did not take the last spans in time")
+
+
+def _context_of(carrier: Mapping[str, str]) -> Context:
+    return _propagator.extract(carrier, Context()) if carrier else _NO_CONTEXT
 
 
 def _place(otlp: str) -> str:
