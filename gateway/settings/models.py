@@ -185,7 +185,7 @@ class Config(Model):
     listen: ListenAddress = "127.0.0.1:8080"
     """Where the endpoints are served: host:port or [::1]:port."""
     admin: AddressOrOff = "127.0.0.1:9090"
-    """Where /healthz, /readyz, /metrics, /status.json, /explain and /purge are served; "off" = nowhere."""
+    """Where /healthz, /readyz, /metrics, the status page, /explain and /purge are served; "off" = nowhere."""
     tls: ServerTls = ServerTls()
     """TLS on the endpoints' listener."""
     public_url: PublicUrl | None = None

@@ -79,7 +79,7 @@ class Tab:
             value = await self.evaluate(condition)
             if value:
                 return value
-            await self.evaluate("new Promise(requestAnimationFrame)")  # nothing changes between two frames
+            await self.evaluate("new Promise((done) => setTimeout(done, 50))")
 
     async def click(self, selector: str) -> None:
         """Press the mouse on the middle of an element, as a person does: what covers it gets the click."""
@@ -122,7 +122,11 @@ class Tab:
     async def colours(self, scheme: str) -> None:
         """Prefer light or dark."""
         await self.tell(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+            "Emulation.setEmulatedMedia",
+            features=[
+                {"name": "prefers-color-scheme", "value": scheme},
+                {"name": "prefers-reduced-motion", "value": "reduce"},  # moving pictures take a core here
+            ],
         )
 
     async def picture(self, *, whole: bool = False) -> bytes:
