@@ -81,9 +81,10 @@ class Reloader:
         watch = await self._reload(first=True) if self._origin.watched else Watch({})
         while True:
             pause = self._every if self._watches else None
-            if await happens(self._asked, pause) or await self._changed(watch):
+            asked = await happens(self._asked, pause)
+            if asked or await self._changed(watch):
                 self._asked.clear()
-                watch = await self._reload()
+                watch = await self._reload(asked=asked)
 
     @property
     def _watches(self) -> bool:
@@ -95,8 +96,8 @@ class Reloader:
             return False
         return watch.differs(await asyncio.to_thread(content, watch.files))
 
-    async def _reload(self, *, first: bool = False) -> Watch:
-        """Apply what the files say, if that is something else, and return a watch of them.
+    async def _reload(self, *, first: bool = False, asked: bool = False) -> Watch:
+        """Apply what the files say, if that is something else or was `asked` for, and return a watch of them.
 
         At `first` what the configuration names is what it was when that was read.
         """
@@ -106,7 +107,7 @@ class Reloader:
         try:
             wanted = await asyncio.to_thread(self._origin.read, warnings.append, partial(_note, read))
             named = {file: held for file, held in read.items() if file != self._origin.place}
-            if wanted == self._applied and (first or self._named == named):
+            if not asked and wanted == self._applied and (first or self._named == named):
                 gateway.confirm()  # another program's servers file changes for reasons of its own
             else:
                 self._guard(wanted, gateway.runtime.config.log)
