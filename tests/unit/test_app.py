@@ -93,6 +93,7 @@ async def test_an_upstream_has_a_metric_before_it_was_ever_up():
     async with ScriptedUpstream() as silent:
         silent.on("server/discover", hang())
         async with running({"silent": silent}, settled=False) as gateway:
+            await silent.arrived("server/discover")
             assert gateway.status("silent").state == "starting"
             shown = await asyncio.to_thread(gateway.runtime.metrics.render)
             assert b'mcp_gateway_upstream_up{upstream="silent"} 0.0' in shown
