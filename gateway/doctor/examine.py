@@ -34,13 +34,14 @@ from gateway.doctor.findings import (
     kept_call,
     names_of,
     never_kept,
+    odd_clock,
     odd_way,
     rules_without_a_tool,
     slow,
     uncacheable,
 )
 from gateway.doctor.overhearing import Overheard, overhearing
-from gateway.doctor.reach import reach
+from gateway.doctor.reach import reach, reach_issuer
 from gateway.protocol.call import Challenge, Reason, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, Malformed, McpError, encode, split
 from gateway.protocol.methods import METHODS
@@ -152,10 +153,16 @@ async def _issuers(runtime: Runtime, report: Report, say: Say) -> None:
     if runtime.verifier is None or not runtime.config.authentication.tokens:
         return
     say("asking the issuers of tokens")
-    for one in await runtime.verifier.examine():
+    issuers = runtime.config.authentication.tokens
+    visits = asyncio.gather(*(reach_issuer(name, issuer) for name, issuer in issuers.items()))
+    examined, ways = await asyncio.gather(runtime.verifier.examine(), visits)
+    for one in examined:
         report.issuers[one.issuer] = one.said
         if one.next is not None:
             report.findings.append(found("issuer", None, f"issuer {one.issuer}: {one.said}", one.next))
+    for (name, issuer), way in zip(issuers.items(), ways, strict=True):
+        if way.clock is not None:
+            report.findings += odd_clock(None, f"issuer {name}: its", way.clock, issuer.leeway)
 
 
 async def _redis(config: Config, report: Report, say: Say) -> None:

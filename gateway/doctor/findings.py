@@ -245,9 +245,15 @@ def odd_way(name: str, way: Met, *, now: float) -> Iterator[Finding]:
     if way.certificate_ends is not None and way.certificate_ends - now < _ENDS_SOON:
         days = max(0.0, way.certificate_ends - now) / 86400
         yield found("certificate-ends", name, f"its certificate ends in {days:.1f} days")
-    if way.clock is not None and abs(way.clock) > ODD_CLOCK:
-        where = "ahead of" if way.clock > 0 else "behind"
-        yield found("clock", name, f"its clock is {abs(way.clock):.0f}s {where} this machine's")
+    if way.clock is not None:
+        yield from odd_clock(name, "its", way.clock, ODD_CLOCK)
+
+
+def odd_clock(upstream: str | None, whose: str, ahead: float, leeway: float) -> Iterator[Finding]:
+    """Yield that a clock differs from this machine's by more than its tokens and certificates bear."""
+    if abs(ahead) > leeway:
+        where = "ahead of" if ahead > 0 else "behind"
+        yield found("clock", upstream, f"{whose} clock is {abs(ahead):.0f}s {where} this machine's")
 
 
 def slow(name: str, method: str, took: float, patience: float) -> Iterator[Finding]:

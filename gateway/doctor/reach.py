@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from gateway import config
 from gateway.doctor.diagnosis import Met, clock_of, kind_of_tls
 from gateway.protocol.call import UpstreamName
+from gateway.support.trust import trust
 from gateway.upstream.connecting import proxy_for, trust_for
 
 _PATIENCE = 5.0
@@ -36,18 +37,33 @@ async def reach(
     """Return how far the way to a server's URL leads, and what is to be seen on it; raises nothing."""
     proxy = proxy_for(settings, environ)
     visit = _Visit(Met(proxied=proxy is not None), clock, wall_clock)
-    url = urlsplit(settings.url or "")
-    try:
-        if proxy is not None:
-            await visit.go(urlsplit(proxy), None, None)
-        else:
-            tls = await asyncio.to_thread(trust_for, name, settings, None) if url.scheme == "https" else None
-            context = tls if isinstance(tls, ssl.SSLContext) else None
-            await visit.go(url, context, settings.tls.server_name)
-    except _End as end:
-        visit.met.failure = "proxy" if proxy is not None else end.kind
-    except ValueError:  # a file of `tls` that will not do was said at the start
-        visit.met.failure = "tls"
+    url = settings.url or ""
+
+    def trusted() -> ssl.SSLContext | bool:
+        return trust_for(name, settings, None)
+
+    if proxy is not None:
+        await visit.gone(proxy, None, None)
+        visit.met.failure = visit.met.failure and "proxy"
+    else:
+        await visit.gone(url, trusted, settings.tls.server_name)
+    return visit.met
+
+
+async def reach_issuer(
+    name: str,
+    issuer: config.TokenIssuer,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+) -> Met:
+    """Return the same of an authorization server."""
+    visit = _Visit(Met(), clock, wall_clock)
+
+    def trusted() -> ssl.SSLContext | bool:
+        return trust(f"authentication.tokens.{name}.tls", issuer.tls)
+
+    await visit.gone(issuer.issuer, trusted, None)
     return visit.met
 
 
@@ -64,6 +80,20 @@ class _Visit:
         self.met = met
         self._clock = clock
         self._wall_clock = wall_clock
+
+    async def gone(
+        self, url: str, trusted: Callable[[], ssl.SSLContext | bool] | None, server_name: str | None
+    ) -> None:
+        """Go the whole way, and note with what it ended; `trusted`, which reads files, is for https."""
+        parts = urlsplit(url)
+        try:
+            secure = trusted is not None and parts.scheme == "https"
+            tls = await asyncio.to_thread(trusted) if trusted is not None and secure else None
+            await self.go(parts, tls if isinstance(tls, ssl.SSLContext) else None, server_name)
+        except _End as end:
+            self.met.failure = end.kind
+        except ValueError:  # a file of `tls` that will not do was said at the start
+            self.met.failure = "tls"
 
     async def go(self, url: SplitResult, context: ssl.SSLContext | None, server_name: str | None) -> None:
         """Take all steps, or raise _End at the one that fails; the connection is closed in any case."""

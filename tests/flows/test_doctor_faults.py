@@ -6,8 +6,10 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +393,21 @@ async def test_an_issuer_whose_keys_cannot_be_had_is_told_of_the_gateway() -> No
     assert kinds(report, None) == ["issuer"]
     assert report.upstreams[0].verdict == "ok"
     assert report.verdict == "problem"
+
+
+async def test_a_clock_of_an_issuer_that_tokens_do_not_bear_is_told() -> None:
+    """By its `leeway`, which may be wider than another's."""
+    async with ScriptedUpstream() as alpha, ScriptedUpstream() as corp:
+        corp.on("", status(204, Date=formatdate(time.time() - 3600, usegmt=True)))
+        tokens = {"corp": {"issuer": corp.origin}, "wide": {"issuer": f"{corp.origin}/x", "leeway": 7200.0}}
+        report = await doctor(
+            {"alpha": alpha}, authentication={"tokens": tokens}, public_url="https://gateway.example"
+        )
+    clocks = [one.what for one in report.findings if one.kind == "clock"]
+    assert len(clocks) == 1
+    assert clocks[0].startswith("issuer corp: its clock is ")
+    assert clocks[0].endswith("s behind this machine's")
+    assert report.upstreams[0].verdict == "ok"
 
 
 async def test_a_report_as_json_has_a_form_that_is_kept() -> None:
