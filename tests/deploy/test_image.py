@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dockerfile import Stage, context, do, stages
-from tests.support.processes import ROOT, Program, free_port, launch, wait_for
+from tests.support.processes import ROOT, Program, free_port, launch, status_of, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +44,7 @@ def test_what_runs_is_no_root_and_has_no_secret(dockerfile: dict[str, Stage]) ->
     assert re.fullmatch(r"(\d+):\1", user)
     assert int(user.partition(":")[0]) >= 10000
     text = FILE.read_text()
-    assert re.findall(r"^ARG (.*)$", text, re.MULTILINE) == ["PYTHON=3.13"]
+    assert re.findall(r"^ARG (.*)$", text, re.MULTILINE) == ["PYTHON=3.13", "EXTRAS=otel"]
     assert not re.search(
         r"(?i)secret|token|password|GATEWAY_KEY", "".join(re.findall(r"^ENV.*$", text, re.MULTILINE))
     )
@@ -92,7 +92,10 @@ def configured() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="configured-") as folder:
         Path(folder).chmod(0o755)
         file = Path(folder, "gateway.yaml")
-        file.write_text("upstreams: {notes: 'http://127.0.0.1:${NOTES}/mcp'}\n")
+        file.write_text(
+            "upstreams: {notes: 'http://127.0.0.1:${NOTES}/mcp'}\n"
+            "tracing: {otlp: 'http://127.0.0.1:9/v1/traces'}  # a mistake where it cannot be done\n"
+        )
         yield file
 
 
@@ -125,6 +128,7 @@ def test_it_serves_as_another_user_and_knows_its_health(
         try:
             wait_for(f"http://127.0.0.1:{admin}/readyz", running, timeout=60)
             assert healthy(made, gateway, admin)
+            assert status_of(f"http://127.0.0.1:{admin}/status") == 200  # a page that is no code
             if os.getuid() == 0:
                 assert Path(f"/proc/{running.process.pid}").stat().st_uid == 10001
         finally:

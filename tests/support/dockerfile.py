@@ -76,7 +76,7 @@ def do(stage: Stage, root: Path, context: Path, tools: Mapping[str, str]) -> Non
             case "WORKDIR":
                 work = arguments
                 _in(root, work).mkdir(parents=True, exist_ok=True)
-            case "ENV":
+            case "ENV" | "ARG":
                 environment |= dict(pair.split("=", 1) for pair in shlex.split(arguments))
             case "COPY":
                 _copy(context, root, work, arguments.split())
