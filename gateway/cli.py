@@ -301,7 +301,9 @@ def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
     rows = [("endpoint", url, ", ".join(_behind(settings, path))) for path, url in urls.items()]
     rows.append(("callers", *_who_comes_in(settings)))
     if addresses.admin:
-        rows.append(("admin", addresses.admin, "/status /status.json /metrics /healthz /readyz /explain /purge"))
+        rows.append(
+            ("admin", addresses.admin, "/status /status.json /metrics /healthz /readyz /explain /purge")
+        )
     for name, upstream in settings.upstreams.items():
         details = f"prefix {upstream.prefix or 'none'}, auth {upstream.auth.kind}"
         rows.append((f"upstream {name}", upstream.place, details))

@@ -10,6 +10,7 @@ import pytest
 from gateway.config import Authentication
 from gateway.protocol.call import Principal
 from gateway.reloading import counts
+from tests.support.authorization_server import AuthorizationServer
 from tests.support.legacy_client import LegacyClient
 from tests.support.legacy_upstream import LegacyServer
 from tests.support.listening import TOOLS, TOOLS_CHANGED, listening, told
@@ -57,6 +58,28 @@ async def test_the_streams_of_those_end_whose_key_is_gone(alpha: ScriptedUpstrea
             await alpha.notify(TOOLS_CHANGED)
             assert await told(bob) == (TOOLS_CHANGED, None)
             assert (await gateway.ask("tools/list", token=BOB)).names == ["alpha__a"]
+
+
+async def test_the_keys_of_an_issuer_that_is_the_same_need_not_be_fetched_again(
+    alpha: ScriptedUpstream,
+) -> None:
+    """Nor does anybody whom its token proves lose a stream when others get a key."""
+    async with AuthorizationServer() as corp:
+        tokens = {"corp": {"issuer": corp.issuer, "audiences": ["https://gw"]}}
+        token = corp.mint("alice", aud="https://gw")
+        async with (
+            running({"alpha": alpha}, authentication={"tokens": tokens}) as gateway,
+            listening(gateway, TOOLS, token=token) as stream,
+        ):
+            asked = len(corp.asked)
+            await gateway.reload(
+                {"alpha": alpha}, authentication={"tokens": tokens, "keys": keys(ann=ANN), "anonymous": False}
+            )
+            assert (await gateway.ask("tools/list", token=token)).names == ["alpha__a"]
+            assert (await gateway.ask("tools/list", token=ANN)).names == ["alpha__a"]
+            assert len(corp.asked) == asked
+            await alpha.notify(TOOLS_CHANGED)
+            assert await told(stream) == (TOOLS_CHANGED, None)
 
 
 TOKENS = {"corp": {"issuer": "https://corp.example"}, "other": {"issuer": "https://other.example"}}
