@@ -71,6 +71,8 @@ async def _serve(
     reloading = _reloading(gateway, origin, _within_files)
     if station is not None:
         gateway.begin_with(station.order.generation)
+    if hasattr(signal, "SIGUSR2"):  # it would end the process otherwise
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, _cannot_roll)
     addresses = await gateway.start(handed=None if station is None else station.handed)
     if reloading is not None:
         gateway.runtime.background.start(reloading.run(config), name="reload")
@@ -271,6 +273,10 @@ async def _serve_stdio(
 
 def _person(seal: Seal, authorization: str | None) -> Principal:
     return Principal() if authorization is None else Principal(seal.partition(authorization), authorization)
+
+
+def _cannot_roll() -> None:
+    log.warning("a rolling restart needs several processes: serve --workers")
 
 
 def _cannot_reload() -> None:

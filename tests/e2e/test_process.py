@@ -56,6 +56,16 @@ def test_ctrl_c_is_a_clean_stop_too(demo_upstreams: str) -> None:
         assert "cursors, sessions and ids of tasks are sealed with a random key" in running.program.written()
 
 
+def test_a_rolling_restart_of_one_process_is_refused_and_survived(demo_upstreams: str) -> None:
+    """SIGUSR2 would end it otherwise."""
+    with gateway(demo_upstreams) as running:
+        running.program.process.send_signal(signal.SIGUSR2)
+        wait_for(f"{running.admin}/readyz", running.program, 200)
+        running.program.process.send_signal(signal.SIGTERM)
+        assert running.program.wait(5) == 0
+        assert "a rolling restart needs several processes: serve --workers" in running.program.written()
+
+
 async def test_a_running_call_ends_before_the_gateway_does(demo_upstreams: str) -> None:
     """SIGTERM turns readiness off at once; the call still gets its result; then exit code 0 (B50)."""
     with gateway(demo_upstreams) as running:

@@ -367,6 +367,26 @@ async def test_a_broken_file_is_told_and_changes_nothing(crew: Crew) -> None:
         await crew.until_config(lambda config: config["problem"] is None)
 
 
+async def test_nobody_waits_for_a_worker_that_does_not_come(crew: Crew) -> None:
+    """Its place is served by the other one, over the same socket, until it is there."""
+    killed, other = await crew.pids()
+    os.kill(killed, signal.SIGKILL)
+    workers = await crew.until(lambda workers: workers[0]["pid"] not in (killed, None))
+    late = workers[0]["pid"]
+    os.kill(late, signal.SIGSTOP)
+    try:
+        async with Load(crew) as load:
+            await load.more(60)
+        assert load.failed == []
+        assert await crew.pids() == [other]
+    finally:
+        os.kill(late, signal.SIGCONT)
+    assert [each["pid"] for each in await crew.until(all_ready)] == [late, other]
+    async with Load(crew) as load:
+        await load.more(20)
+    assert load.failed == []
+
+
 async def test_a_changed_file_is_in_force_in_all_of_them(crew: Crew) -> None:
     """Without a signal, and in the same processes."""
     pids, good = await crew.pids(), crew.running.config.read_text()
