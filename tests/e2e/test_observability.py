@@ -4,6 +4,8 @@ import asyncio
 import json
 import signal
 
+import pytest
+
 from gateway.server import Addresses
 from tests.support.collector import Collector
 from tests.support.processes import gateway
@@ -15,6 +17,7 @@ tracing: {{otlp: "{collector}", service_name: edge}}
 """
 
 
+@pytest.mark.timeout(90)  # three processes start first
 async def test_the_last_lines_and_spans_are_there_when_the_process_has_ended(demo_upstreams: str) -> None:
     """Both wait for a moment to be written with others, but not beyond the end."""
     async with Collector() as collector:
