@@ -37,6 +37,7 @@ from gateway.cache.policy import (
 from gateway.cache.stores import Generations, Store
 from gateway.protocol.call import Challenge, Change, Reason, Reply, UpstreamName, UpstreamUnavailable
 from gateway.protocol.jsonrpc import Json, McpError
+from gateway.protocol.methods import METHODS
 from gateway.support import exchange, tracing
 from gateway.support.metrics import Metrics, Turned
 
@@ -159,14 +160,15 @@ class ResponseCache:
     def reuse(self, upstream: UpstreamName) -> dict[str, Reuse]:
         """Return what an upstream last said of the reuse of results, by method, and what became of those."""
         now = self._clock()
-        found = {method: kept for (name, method), kept in self._reuse.items() if name == upstream}
+        noted = ((method, self._reuse.get((upstream, method))) for method in METHODS)
         return {
             method: replace(
                 last,
                 age=now - last.entry.received,
                 changed=self._generations.peek(upstream, last.entry.topics) > last.entry.generation,
             )
-            for method, last in found.items()
+            for method, last in noted
+            if last is not None
         }
 
     def peek(self, lookup: Lookup) -> Cached | None:

@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LISTS = tuple(method for method, row in METHODS.items() if row.kind == "list")
 _FIRST_REST = 1.0
 _LONGEST_REST = 30.0
 _CONTEXTS = 4096
@@ -329,8 +330,9 @@ class Catalogue:
         return reuse is None or reuse.private
 
     def _listings(self, name: UpstreamName) -> Iterator[tuple[str, Listing]]:
-        for (upstream, method, context), listing in self._known.items():
-            if upstream == name and context is None:
+        for method in _LISTS:
+            listing = self._known.get((name, method, None))
+            if listing is not None:
                 yield method, listing
 
     async def _in_time(
