@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from gateway import config
@@ -68,9 +69,9 @@ async def reach_issuer(
 
 
 class _End(Exception):
-    """The way leads no further; `kind` is that of the finding."""
+    """The way leads no further; `kind` is that of the finding, None where nothing is known of it."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str | None) -> None:
         super().__init__(kind)
         self.kind = kind
 
@@ -117,10 +118,16 @@ class _Visit:
 
     async def _resolved(self, host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
         began = self._clock()
+        with suppress(ValueError):  # an address needs nobody to look it up, who may be busy
+            family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+            self.met.resolved = 0.0
+            return [(family, host)]
         try:
             async with asyncio.timeout(_PATIENCE):
                 found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError, UnicodeError):
+        except TimeoutError:  # which may be that of many names that are looked up at once: it says nothing
+            raise _End(None) from None
+        except (OSError, UnicodeError):
             raise _End("unknown-host") from None
         self.met.resolved = self._clock() - began
         return [(family, str(address[0])) for family, _, _, _, address in found]
