@@ -20,7 +20,7 @@ from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
 from gateway.reloading import applicable
-from gateway.runtime import Runtime, hand_over, rebuild
+from gateway.runtime import Handover, Runtime, hand_over, rebuild
 from gateway.snapshot import SAMPLED, Doors, Recorder, at_once, in_turns, status_of
 from gateway.status import Phase, Settings, Status
 
@@ -149,7 +149,16 @@ class Gateway:
         log.info("configuration %d is in force: %s", self.generation, handover.difference)
         for setting in late:
             log.warning("configuration: %s is applied when the gateway is started again", setting)
-        after.background.start(handover.finish(config.shutdown_grace), name="finish a reload")
+        after.background.start(self._finish(handover, config.shutdown_grace), name="finish a reload")
+
+    async def _finish(self, handover: Handover, grace: float) -> None:
+        """Close what is left of a configuration, and drop the series of what only it had (B52)."""
+        await handover.finish(grace)
+        before, now = handover.before.config, self.runtime.config
+        for endpoint in before.endpoints.keys() - now.endpoints.keys():
+            self.runtime.metrics.forget_endpoint(endpoint)
+        for issuer in before.authentication.tokens.keys() - now.authentication.tokens.keys():
+            self.runtime.metrics.forget_issuer(issuer)
 
     def confirm(self) -> None:
         """Note that the file says what is in force."""

@@ -161,8 +161,8 @@ class LegacyFront:
             error = McpError(INVALID_REQUEST, "The MCP-Protocol-Version header differs from the body")
             return failure(400, error, asked.id, "header_mismatch")
         responder.begin(asked.id)
-        with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
-            _trace(asked, legacy_client.asked_version(asked.params) or "", principal, responder)
+        with _Counted(self._metrics, endpoint, asked.method, responder, wanted or "") as counted:
+            _trace(asked, wanted or "", principal, responder)
             try:
                 told, token = await self._talks[endpoint].initialize(asked, principal)
             except TooMany as full:
@@ -205,8 +205,9 @@ class LegacyFront:
             await talk.answer(visit, message)
 
     async def _told(self, endpoint: str, visit: Visit, asked: Asked, responder: Responder) -> Told:
-        with _Counted(self._metrics, endpoint, asked.method, responder) as counted:
-            _trace(asked, visit.session.held.dialect.version, visit.principal, responder)
+        version = visit.session.held.dialect.version
+        with _Counted(self._metrics, endpoint, asked.method, responder, version) as counted:
+            _trace(asked, version, visit.principal, responder)
             over = responder.entry.keep()  # until the work has ended, whoever waits for it
             told = await self._talks[endpoint].ask(visit, asked, responder, over)
             counted.word = told.word
@@ -297,11 +298,14 @@ class LegacyFront:
 class _Counted:
     """Counts a request in and out."""
 
-    def __init__(self, metrics: Metrics, endpoint: str, method: str, responder: Responder) -> None:
+    def __init__(
+        self, metrics: Metrics, endpoint: str, method: str, responder: Responder, version: str
+    ) -> None:
         self._metrics = metrics
         self._endpoint = endpoint
         self._method = method
         self._responder = responder
+        self._version = version
         self._started = 0.0
         self.word = "cancelled"
 
@@ -313,7 +317,8 @@ class _Counted:
 
     def __exit__(self, *_: object) -> None:
         word = "stopping" if self._responder.stopped else self.word
-        self._metrics.exchange(self._endpoint, self._method, word, time.monotonic() - self._started)
+        seconds = time.monotonic() - self._started
+        self._metrics.exchange(self._endpoint, self._method, word, seconds, self._version)
 
 
 def _trace(asked: Asked, version: str, principal: Principal, responder: Responder) -> None:

@@ -23,7 +23,16 @@ from gateway.front.outcomes import Stopping, outcome
 from gateway.front.pipes import Inlet, Outlet
 from gateway.front.stream import ClientGone, Outcome
 from gateway.protocol import jsonrpc, legacy_client, methods, modern
-from gateway.protocol.call import LEGACY_VERSIONS, META_VERSION, Answer, Call, Era, Notice, Principal
+from gateway.protocol.call import (
+    LEGACY_VERSIONS,
+    META_VERSION,
+    MODERN_VERSION,
+    Answer,
+    Call,
+    Era,
+    Notice,
+    Principal,
+)
 from gateway.protocol.envelope import same_id
 from gateway.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Json, Malformed, McpError
 from gateway.protocol.legacy_client import Answered, Asked, Message, Noted, Unreadable
@@ -283,7 +292,7 @@ class StdioFront:
             exchange.sent = self._tell(told, asked)
             exchange.outcome = told.word
         finally:
-            self._ended(exchange, asked.method)
+            self._ended(exchange, asked.method, legacy_client.asked_version(asked.params) or "")
 
     def _forget_session(self) -> None:
         if self._stream is not None:
@@ -332,7 +341,7 @@ class StdioFront:
             return Told(outcome(Stopping(), id=asked.id).body, exchange.outcome)
         finally:
             guests.leave()
-            self._ended(exchange, asked.method)
+            self._ended(exchange, asked.method, visit.session.held.version)
 
     def _tell(self, told: Told, asked: Asked) -> int:
         """Write an answer; return its size."""
@@ -418,9 +427,9 @@ class StdioFront:
             meta = legacy_client.meta_of(asked.params)
             tracing.serve(exchange, id=asked.id, version=known, principal=principal, meta=meta, headers={})
 
-    def _ended(self, exchange: Exchange, method: str) -> None:
+    def _ended(self, exchange: Exchange, method: str, version: str = MODERN_VERSION) -> None:
         seconds = time.monotonic() - exchange.began
-        self._metrics.exchange(self._endpoint, method, exchange.outcome, seconds)
+        self._metrics.exchange(self._endpoint, method, exchange.outcome, seconds, version, program=True)
         access.tell(exchange)
 
     async def _came(self, call: Call, reply: "_Reply", exchange: Exchange) -> Outcome:

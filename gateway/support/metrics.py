@@ -205,6 +205,7 @@ _UPSTREAM_OR_ALL = Label("upstream", "the upstream's key in the configuration; `
 _ISSUER = Label("issuer", "the issuer's key in the configuration")
 _METHOD = Label("mcp_method_name", "the method of the request", frozenset(methods.METHODS))
 _VERSION = Label("mcp_protocol_version", "the revision of the protocol", VERSIONS)
+_TRANSPORT = _words("network_transport", "`pipe` for standard input and output, or `tcp`", "pipe", "tcp")
 _SIDE = _words("side", "whose they are: clients', or upstreams'", "downstream", "upstream")
 
 
@@ -216,6 +217,12 @@ REQUESTS = _seconds(
     _ENDPOINT,
     _METHOD,
     Label("error_type", "how it ended without a result; empty where it has one", FAILURES | {""}),
+)
+SPOKEN = _counter(
+    "requests",
+    "Requests of clients that were answered, by what their clients speak",
+    _VERSION,
+    _TRANSPORT,
 )
 IN_FLIGHT = _gauge("requests_in_flight", "Requests of clients that are being answered", _ENDPOINT)
 REJECTED = _counter(
@@ -300,14 +307,14 @@ CALLS = _seconds(
     _METHOD,
     Label("error_type", "how it ended without a result; empty where it has one", UPSTREAM_FAILURES | {""}),
 )
-UP = _gauge("upstream_up", "Whether the upstream answers (1) or not (0)", _UPSTREAM, merge="min")
+UP = _gauge("upstream_up", "Whether the upstream answers (1) or not (0)", _UPSTREAM, merge="max")
 UPSTREAM_INFO = _gauge(
     "upstream_info",
     "Always 1: what the upstream speaks, as far as it is known",
     _UPSTREAM,
     _words("era", "of which era its revision is", "modern", "legacy"),
     _VERSION,
-    _words("network_transport", "`pipe` for a program, or `tcp`", "pipe", "tcp"),
+    _TRANSPORT,
     merge="max",
 )
 BREAKER_OPEN = _gauge(
@@ -534,7 +541,7 @@ class Metrics:
             self._of[BUILD].set(version, to=1)
 
         # Where the words of frequent events lead, so that they need not be looked at again.
-        self._exchange_cells: dict[Values, tuple[Cell, Cell]] = {}
+        self._exchange_cells: dict[Values, tuple[Cell, Cell, Cell]] = {}
         self._call_cells: dict[Values, Cell] = {}
         self._lookup_cells: dict[Values, tuple[Cell, Cell | None, Cell | None]] = {}
 
@@ -548,15 +555,32 @@ class Metrics:
         """Count a call in; `exchange` must follow, whatever becomes of it."""
         self._of[IN_FLIGHT].add(endpoint)
 
-    def exchange(self, endpoint: str, method: str, outcome: str, seconds: float) -> None:
-        """Count a call out."""
-        cells = self._exchange_cells.get((endpoint, method, outcome))
+    def exchange(
+        self,
+        endpoint: str,
+        method: str,
+        outcome: str,
+        seconds: float,
+        version: str = MODERN_VERSION,
+        *,
+        program: bool = False,
+    ) -> None:
+        """Count a call out; `version` is the revision that its client speaks, a `program` over pipes."""
+        transport = "pipe" if program else "tcp"
+        cells = self._exchange_cells.get((endpoint, method, outcome, version, transport))
         if cells is None:
             failure = "" if outcome == _OK else outcome
-            cells = self._of[IN_FLIGHT].cell(endpoint), self._of[REQUESTS].cell(endpoint, method, failure)
-            _remember(self._exchange_cells, (endpoint, method, outcome), cells)
-        in_flight, timing = cells
-        in_flight[0] -= 1
+            cells = (
+                self._of[IN_FLIGHT].cell(endpoint),
+                self._of[SPOKEN].cell(version, transport),
+                self._of[REQUESTS].cell(endpoint, method, failure),
+            )
+            if method in methods.METHODS and version in VERSIONS:  # what clients make up may be long
+                _remember(self._exchange_cells, (endpoint, method, outcome, version, transport), cells)
+        in_flight, spoken, timing = cells
+        if in_flight[0]:  # or its endpoint was forgotten meanwhile
+            in_flight[0] -= 1
+        spoken[0] += 1
         observed(timing, _DURATIONS, seconds)
 
     def rejected(self, endpoint: str, reason: str) -> None:
@@ -724,8 +748,21 @@ class Metrics:
 
     def forget(self, upstream: str) -> None:
         """Remove every series of an upstream that is no longer configured (B52)."""
+        self._drop(upstream=upstream)
+
+    def forget_endpoint(self, endpoint: str) -> None:
+        """Remove every series of an endpoint that is no longer configured."""
+        self._drop(endpoint=endpoint)
+
+    def forget_issuer(self, issuer: str) -> None:
+        """Remove every series of an issuer that is no longer configured."""
+        self._drop(issuer=issuer)
+        self._drop(source=issuer)
+
+    def _drop(self, **named: str) -> None:
         for one in self._of.values():
-            one.drop(upstream=upstream)
+            one.drop(**named)
+        self._exchange_cells.clear()
         self._call_cells.clear()
         self._lookup_cells.clear()
 
@@ -877,9 +914,9 @@ def folded(snapshots: Iterable[Snapshot]) -> Snapshot:
     return series.merged(TABLE, (), snapshots)
 
 
-def forgotten(snapshot: Snapshot, upstream: str) -> Snapshot:
-    """Return what processes left that ended, without an upstream that is no longer configured (B52)."""
-    return series.without(TABLE, snapshot, "upstream", upstream)
+def forgotten(snapshot: Snapshot, name: str, label: Literal["upstream", "endpoint"] = "upstream") -> Snapshot:
+    """Return what processes left that ended, without what is no longer configured (B52)."""
+    return series.without(TABLE, snapshot, label, name)
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:

@@ -81,6 +81,8 @@ async def test_sessions_are_timed_on_both_sides():
                 await client.ask("tools/list")
                 assert await gateway.counted("sessions ") == 1
                 assert await client.delete() in (200, 204)
+            spoken = 'requests_total{mcp_protocol_version="2025-06-18",network_transport="tcp"}'
+            assert await gateway.counted(spoken) == 2  # initialize, and what was asked
             labels = '{endpoint="/mcp",error_type="",mcp_protocol_version="2025-06-18"}'
             assert await gateway.raw(f"mcp_server_session_duration_seconds_count{labels}") == 1
             metrics = gateway.runtime.metrics
@@ -131,3 +133,24 @@ def test_every_metric_is_counted_somewhere(row):
     name = next(name for name, value in vars(sys.modules["gateway.support.metrics"]).items() if value is row)
     text = Path(sys.modules["gateway.support.metrics"].__file__).read_text("utf-8")
     assert text.count(f"[{name}]") + text.count(f": {name},") >= 1
+
+
+async def test_what_a_reload_takes_away_leaves_no_series():
+    """B52: an endpoint's and an upstream's go with them, once their last request has ended."""
+    both = {"/mcp": {}, "/old": {}}
+    async with (
+        ScriptedUpstream(tools=[tool("a")]) as alpha,
+        ScriptedUpstream(tools=[tool("b")]) as beta,
+        running({"alpha": alpha, "beta": beta}, endpoints=both) as gateway,
+    ):
+        for endpoint in both:
+            await gateway.ask("tools/list", path=endpoint)
+        text = await gateway.text()
+        assert 'endpoint="/old"' in text
+        assert 'upstream="beta"' in text
+        await gateway.reload({"alpha": alpha}, endpoints={"/mcp": {}})
+        assert await gateway.counted("config_generation ") == 2
+        while 'endpoint="/old"' in (text := await gateway.text()) or 'upstream="beta"' in text:
+            pass
+        assert 'endpoint="/mcp"' in text
+        assert 'upstream="alpha"' in text

@@ -82,7 +82,7 @@ def test_ten_thousand_invented_words_mint_no_series(metrics: Metrics) -> None:
         metrics.redis_operation(some_word(source), some_word(source))
         metrics.cache_hints("time", some_word(source), overridden=True)
         metrics.listen_ended("time", some_word(source))
-    assert repr(metrics).endswith(" metrics, 15 series>")
+    assert repr(metrics).endswith(" metrics, 16 series>")
     assert lines(metrics, "mcp_server_operation_duration_seconds_count") == [
         "mcp_server_operation_duration_seconds_count"
         '{endpoint="/mcp",error_type="other",mcp_method_name="other"} 10000.0'
@@ -114,6 +114,27 @@ def test_a_removed_upstream_leaves_no_series(metrics: Metrics) -> None:
     assert lines(metrics, 'mcp_gateway_upstream_up{upstream="time"}') == [
         'mcp_gateway_upstream_up{upstream="time"} 0.0'
     ]
+
+
+def test_a_removed_endpoint_or_issuer_leaves_no_series(metrics: Metrics) -> None:
+    """B52: and a request that ends after that is under way nowhere."""
+    for endpoint in ("/old", "/mcp"):
+        metrics.exchange_started(endpoint)
+        metrics.exchange(endpoint, "tools/call", "ok", 0.1)
+        metrics.rejected(endpoint, "rate")
+    for issuer in ("corp", "other"):
+        metrics.issuer_asked(issuer, "keys", "ok", 0.1)
+        metrics.verified(issuer, "ok")
+    metrics.exchange_started("/old")
+    metrics.forget_endpoint("/old")
+    metrics.forget_issuer("corp")
+    text = metrics.render().decode()
+    assert 'endpoint="/mcp"' in text
+    assert 'issuer="other"' in text
+    assert "/old" not in text
+    assert "corp" not in text
+    metrics.exchange("/old", "tools/call", "ok", 0.1)
+    assert 'requests_in_flight{endpoint="/old"} 0.0' in metrics.render().decode()
 
 
 def test_streams_and_the_cache_report_what_is_there_now(metrics: Metrics) -> None:

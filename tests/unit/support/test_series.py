@@ -39,7 +39,7 @@ def test_several_processes_are_one_to_who_asks() -> None:
     """Counts are summed; of what can be wrong the worst is told; what all see alike is told once."""
     text = merged([worker(True, 2, 5).snapshot(), worker(False, 3, 7).snapshot()])
     read = samples(text)
-    assert read['mcp_gateway_upstream_up{upstream="alpha"}'] == 0
+    assert read['mcp_gateway_upstream_up{upstream="alpha"}'] == 1
     assert read['mcp_gateway_upstream_breaker_open{upstream="alpha"}'] == 1
     assert read['mcp_gateway_catalogue_items{kind="tools",upstream="alpha"}'] == 3
     assert read['mcp_gateway_rejected_total{endpoint="/mcp",reason="rate"}'] == 5
