@@ -164,7 +164,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     # Programs
     "no-program": Kind(
         "problem",
-        "Its program is not installed, or not on the PATH.",
+        "Its program is not installed, or neither on the PATH nor beside the gateway.",
         "install it, or write its whole path as {at}.command",
     ),
     "not-started": Kind("problem", "Its program cannot be started.", _BY_HAND),

@@ -33,6 +33,8 @@ STEP = 2.0
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _WINDOWS = sys.platform == "win32"
+_BESIDE = os.path.dirname(sys.executable or "")
+"""Where the gateway's own interpreter lies, and in a virtual environment the servers that were installed with it."""
 _LAST_WORDS = 1.0
 """How long its pipes may stay open after it ended: what it wrote at the end is read."""
 _KILLED = 6.0
@@ -104,7 +106,7 @@ class Launch:
             name,
             settings.command or "",
             settings.args,
-            environment(environ, given, windows=_WINDOWS),
+            environment(environ, given, beside=_BESIDE, windows=_WINDOWS),
             settings.cwd,
             [text for text in given.values() if len(text) >= config.MASKED_FROM],
         )
@@ -125,15 +127,24 @@ class Launch:
 
 
 def environment(
-    environ: Mapping[str, str], given: Mapping[str, str], *, windows: bool = False
+    environ: Mapping[str, str], given: Mapping[str, str], *, beside: str = "", windows: bool = False
 ) -> Mapping[str, str]:
-    """Return what a program is given: what any program needs, and what is configured, nothing else (B28)."""
+    """Return what a program is given: what any program needs, and what is configured, nothing else (B28).
+
+    Its PATH ends with the folder `beside`, which is on nobody's own where a client starts the gateway from a
+    virtual environment; a configured PATH is taken as it is.
+    """
     if windows:  # names are the same there in any case
         upper = {key.upper(): text for key, text in environ.items()}
         given = {key.upper(): text for key, text in given.items()}
-        return {key: upper[key] for key in _INHERITED_ON_WINDOWS if key in upper} | given
-    # A value that begins like a function is run by old shells.
-    base = {key: environ[key] for key in _INHERITED if not environ.get(key, "()").startswith("()")}
+        base = {key: upper[key] for key in _INHERITED_ON_WINDOWS if key in upper}
+    else:
+        # A value that begins like a function is run by old shells.
+        base = {key: environ[key] for key in _INHERITED if not environ.get(key, "()").startswith("()")}
+    if beside:
+        between = ";" if windows else ":"
+        folders = base.get("PATH", os.defpath).split(between)
+        base["PATH"] = between.join([*folders, *([] if beside in folders else [beside])])
     return base | dict(given)
 
 

@@ -102,6 +102,47 @@ async def test_the_environment_is_small() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/usr/bin:/bin", "/usr/bin:/bin:/venv/bin"),
+        ("/venv/bin:/bin", "/venv/bin:/bin"),
+        (None, f"{os.defpath}:/venv/bin"),
+    ],
+)
+def test_its_path_ends_where_the_gateway_was_installed(path: str | None, found: str) -> None:
+    """Whoever starts the gateway by its whole path has not activated anything; what is configured stays."""
+    environ = {} if path is None else {"PATH": path}
+    assert environment(environ, {}, beside="/venv/bin") == {"PATH": found}
+    assert environment(environ, {"PATH": "/own"}, beside="/venv/bin") == {"PATH": "/own"}
+
+
+def test_on_windows_as_well() -> None:
+    found = environment({"Path": "C:\\bin"}, {}, beside="C:\\venv\\Scripts", windows=True)
+    assert found == {"PATH": "C:\\bin;C:\\venv\\Scripts"}
+
+
+async def test_a_program_beside_the_interpreter_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And finds the others there itself."""
+    script = tmp_path / "only-here"
+    script.write_text('#!/bin/sh\necho "$PATH"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr("gateway.upstream.program._BESIDE", str(tmp_path))
+    async with started(launch(command="only-here", args=[])) as program:
+        assert await said(program) == [f"/usr/bin:/bin:{tmp_path}".encode()]
+
+
+def test_one_on_path_goes_before_one_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sh").write_text("not this one")
+    (tmp_path / "sh").chmod(0o755)
+    monkeypatch.setattr("gateway.upstream.program._BESIDE", str(tmp_path))
+    assert launch(command="sh").resolved() in ("/usr/bin/sh", "/bin/sh")
+
+
 async def test_the_program_has_that_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     async with started(launch()) as program:
