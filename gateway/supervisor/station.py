@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -58,6 +59,8 @@ class Station:
         order = told(self._reader.readline(LONGEST))
         if not isinstance(order, Order):
             raise ValueError("the first message is no order")
+        for inherited in (descriptor, *chain.from_iterable(order.sockets)):
+            os.set_inheritable(inherited, False)  # else the programs of this worker would have them, too
         self.order = order
         self.metrics = Metrics(version=VERSION, ledger=Ledger.create(Path(order.ledger)))
         """What this worker counts in, where its supervisor reads it."""

@@ -4,7 +4,8 @@
 LIFELINE is a socket whose other end is the gateway's alone. Whether the gateway closes it or is killed, its
 end is seen here, so that one way of ending serves both. Over it goes one word, the process group of the
 command, for the gateway to kill should the keeper be killed before it. The command runs in a process group
-of its own, its stdin being the keeper's, its stdout and stderr the pipes that are named.
+of its own, its stdin being the keeper's, its stdout and stderr the pipes that are named. It is given no other
+descriptor: whatever else came along from the gateway, or from who started that, is closed first.
 
 Why not in the gateway itself: what has threads must not run code between fork and exec, as prctl would
 need, and that would end the child only, not what it started. A keeper has one thread. On Linux orphans
@@ -17,7 +18,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
@@ -26,6 +27,8 @@ _NOT_EXECUTABLE = 126
 _NOT_FOUND = 127
 _LOOK = 0.02
 """How often it is looked whether a group whose leader ended is empty: nobody tells."""
+_MOST_FILES = 2**16
+"""Descriptors that are closed where the system does not say which there are."""
 _LAST = 5.0
 """How long killed processes may take to be gone, before the keeper leaves them to init."""
 
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     lifeline, stdout, stderr = map(int, arguments[:3])
     step, command = float(arguments[3]), arguments[4:]
     os.set_inheritable(lifeline, False)
+    _close_all_but((0, 1, 2, lifeline, stdout, stderr))
     for pipe, stream in ((stdout, 1), (stderr, 2)):
         os.dup2(pipe, stream)
         os.close(pipe)
@@ -144,6 +148,21 @@ class Keeper:
         except PermissionError:  # somebody there became another user, or, on macOS, is a zombie
             return self._status is None
         return True
+
+
+def _close_all_but(kept: Sequence[int]) -> None:
+    """Close every other descriptor: libuv passes on what is inheritable, and ends of its own."""
+    for descriptor in _open_descriptors():
+        if descriptor not in kept:
+            with suppress(OSError):  # the one that the folder was read with
+                os.close(descriptor)
+
+
+def _open_descriptors() -> Iterable[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return range(3, min(max(os.sysconf("SC_OPEN_MAX"), 0) or _MOST_FILES, _MOST_FILES))
 
 
 def _become(command: Sequence[str], prctl: Callable[[int, int], None]) -> None:

@@ -433,6 +433,8 @@ async def test_each_has_its_own_programs_behind_one_certificate(tmp_path: Path, 
                     url, data=body, headers=HEADERS | {"Mcp-Name": "files__pid"}
                 ) as answer:
                     pids.add(int((await answer.json())["result"]["content"][0]["text"]))
+        for pid in pids:  # neither the sockets that all listen on, nor the line to the supervisor
+            assert sorted(await asyncio.to_thread(os.listdir, f"/proc/{pid}/fd")) == ["0", "1", "2"]
         running.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(running.wait, 30) == 0
         assert [pid for pid in pids if _is_there(pid)] == []

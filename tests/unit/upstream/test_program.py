@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -226,9 +227,42 @@ async def its_closed_stdout() -> None:
     assert await asyncio.to_thread(marked, text) == []
 
 
-@pytest.mark.parametrize("seen", [its_end_by_its_keepers, its_end_without_its_daemon, its_closed_stdout])
+async def its_descriptors() -> None:
+    """See that it has its three streams alone, whatever the gateway was itself started with."""
+    inherited = await asyncio.to_thread(_inherited)
+    try:
+        async with started(launch()) as first, started(launch()) as second:
+            for program in (first, second):
+                await program.send(DISCOVER, 5)
+                await said(program)
+                [command] = await asyncio.to_thread(_children_of, program.pid)
+                assert sorted(await asyncio.to_thread(os.listdir, f"/proc/{command}/fd")) == ["0", "1", "2"]
+                assert os.fstat(inherited).st_ino not in await asyncio.to_thread(_files_of, program.pid)
+    finally:
+        os.close(inherited)
+
+
+def _inherited() -> int:
+    """Return a listening socket that children of this process would have as well."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        copy = os.dup(listener.fileno())
+    os.set_inheritable(copy, True)
+    return copy
+
+
+def _children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _files_of(pid: int) -> list[int]:
+    return [each.stat().st_ino for each in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.mark.parametrize(
+    "seen", [its_end_by_its_keepers, its_end_without_its_daemon, its_closed_stdout, its_descriptors]
+)
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_whatever_the_event_loop_an_end_is_seen_at_once(
+def test_whatever_the_event_loop_it_is_so(
     loop: Callable[[], asyncio.AbstractEventLoop], seen: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
