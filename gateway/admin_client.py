@@ -14,6 +14,7 @@ from gateway import config
 _PATIENCE = 10.0
 _LARGEST = 16 * 2**20
 _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_SAME = "give the --config that it was started with, and the same --admin where it had one"
 
 Reply: TypeAlias = tuple[int, Mapping[str, Any]]
 """An HTTP status and the JSON object that came with it."""
@@ -53,29 +54,29 @@ def _ask(admin: str, verb: str, path: str, headers: Mapping[str, str], body: byt
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise Unreachable(
             f"no gateway answers at {admin}: {reason}",
-            "start it with `mcp-gateway serve`, or give the --config that it was started with",
+            f"start it with `mcp-gateway serve`, or {_SAME}",
         ) from None
     except ValueError:
         answer = None
     finally:
         connection.close()
     if not isinstance(answer, dict):
-        raise Unreachable(
-            f"what answers at {admin} is no MCP Gateway", "give the --config that it was started with"
-        )
+        raise Unreachable(f"what answers at {admin} is no MCP Gateway", _SAME)
     return response.status, answer
 
 
 def _where(admin: str) -> tuple[str, int]:
     if admin == "off":
         raise Unreachable(
-            "the configuration says `admin: off`", "set `admin` to an address and restart", settled=True
+            "the configuration says `admin: off`",
+            "set `admin` to an address and restart, or name where it listens by --admin",
+            settled=True,
         )
     at = config.parse_address(admin)
     if at.port == 0:
         raise Unreachable(
             "`admin` has port 0, which is another port at each start",
-            "choose a port and restart",
+            "choose a port and restart, or name the one that it has by --admin",
             settled=True,
         )
     return _WILDCARDS.get(at.host, at.host), at.port

@@ -146,11 +146,8 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
     places = {"listen": arguments.listen, "admin": arguments.admin}
     instead = {key: place for key, place in places.items() if place is not None}
     for key, place in instead.items():
-        try:
-            if (key, place) != ("admin", "off"):
-                parse_address(place)
-        except ValueError as error:
-            return _complain(f"--{key}: {error}", f"use --{key} 127.0.0.1:8081", code=WRONG)
+        if (key, place) != ("admin", "off") and (refusal := _no_address(key, place)) is not None:
+            return refusal
     if arguments.worker is not None:
         return _work(arguments, instead, app)
     try:
@@ -179,6 +176,15 @@ def _serve(arguments: argparse.Namespace, app: App | None) -> int:
         return (app or _app()).serve(settings, ready=announce, warnings=warnings, origin=origin)
     except OSError as error:
         return _cannot_start(settings, error)
+
+
+def _no_address(option: str, place: str) -> int | None:
+    """Say what is wrong with an address that an option names, if it is."""
+    try:
+        parse_address(place)
+    except ValueError as error:
+        return _complain(f"--{option}: {error}", f"use --{option} 127.0.0.1:8081", code=WRONG)
+    return None
 
 
 def _work(arguments: argparse.Namespace, instead: Mapping[str, str], app: App | None) -> int:
@@ -519,7 +525,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    settings = _load(arguments)
+    if arguments.admin is not None and (refusal := _no_address("admin", arguments.admin)) is not None:
+        return refusal
+    settings = _load(arguments, instead={} if arguments.admin is None else {"admin": arguments.admin})
     question = {"method": arguments.method}
     if arguments.endpoint is not None:
         question["endpoint"] = arguments.endpoint
@@ -597,7 +605,9 @@ def _times(said: Mapping[str, Any]) -> str:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    settings = _load(arguments)
+    if arguments.admin is not None and (refusal := _no_address("admin", arguments.admin)) is not None:
+        return refusal
+    settings = _load(arguments, instead={} if arguments.admin is None else {"admin": arguments.admin})
     if arguments.upstream is not None and arguments.upstream not in settings.upstreams:
         known = ", ".join(settings.upstreams)
         return _complain(f"there is no upstream {arguments.upstream}", f"choose one of {known}", code=WRONG)
@@ -914,6 +924,9 @@ _natural.__name__ = "number"  # what argparse calls it when it is none
 def _add_running(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config", "-c", metavar="FILE", required=True, help="what the running gateway was started with"
+    )
+    command.add_argument(
+        "--admin", metavar="HOST:PORT", help="where it listens for operators, if it was started with --admin"
     )
     command.add_argument("--json", action="store_true", help="answer as JSON")
     command.set_defaults(file="")

@@ -35,7 +35,7 @@ STEP = 2.0
 _KEEPER = Path(__file__).with_name("keeper.py")
 _WINDOWS = sys.platform == "win32"
 _BESIDE = os.path.dirname(sys.executable or "")
-"""Where the gateway's own interpreter lies, and in a virtual environment the servers that were installed with it."""
+"""Where the gateway's own interpreter lies, and in a virtual environment the servers installed with it."""
 _LAST_WORDS = 1.0
 """How long its pipes may stay open after it ended: what it wrote at the end is read."""
 _KILLED = 6.0

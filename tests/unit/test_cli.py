@@ -402,8 +402,8 @@ class Admin:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.file = str(folder / "running.yaml")
-        port = self._server.server_address[1]
-        Path(self.file).write_text(f"admin: 127.0.0.1:{port}\nupstreams: {{gh: http://gh.example}}\n")
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        Path(self.file).write_text(f"admin: {self.address}\nupstreams: {{gh: http://gh.example}}\n")
 
     def __enter__(self) -> "Admin":
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -536,6 +536,26 @@ def test_purge_of_an_unknown_upstream_asks_nobody(admin: Admin, capsys: pytest.C
     assert main(["purge", "--config", admin.file, "nope"]) == 2
     assert "choose one of gh" in capsys.readouterr().err
     assert admin.asked == []
+
+
+@pytest.mark.parametrize("command", [["explain", "tools/list"], ["purge"]])
+def test_a_gateway_that_was_started_with_another_address_is_asked_there(
+    command: list[str], admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the file says, where another gateway may listen; whoever does not know is told."""
+    file = tmp_path / "other.yaml"
+    file.write_text("admin: 127.0.0.1:1\nupstreams: {gh: http://gh.example}\n")
+    asked = [command[0], "--config", str(file), *command[1:]]
+    admin.answer = EXPLAINED if command[0] == "explain" else {"purged": []}
+    assert main([*asked, "--admin", admin.address]) == 0
+    assert len(admin.asked) == 1
+    capsys.readouterr()
+    assert main(asked) == 1
+    assert "and the same --admin" in capsys.readouterr().err
+    for wrong in ("off", "nowhere"):
+        assert main([*asked, "--admin", wrong]) == 2
+        assert "next: use --admin 127.0.0.1:" in capsys.readouterr().err
+    assert len(admin.asked) == 1
 
 
 @pytest.mark.parametrize("command", [["explain", "tools/list"], ["purge"]])
