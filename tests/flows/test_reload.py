@@ -21,7 +21,16 @@ from tests.support.listening import (
     uris,
 )
 from tests.support.running import Running, running, settings
-from tests.support.scripted import ScriptedUpstream, default, hang, tool
+from tests.support.scripted import (
+    ScriptedUpstream,
+    answer,
+    default,
+    event,
+    hang,
+    notification,
+    sse,
+    tool,
+)
 
 
 @pytest.fixture
@@ -80,8 +89,8 @@ async def test_a_request_under_way_ends_as_it_began(
     alpha: ScriptedUpstream, beta: ScriptedUpstream, gateway: Running
 ) -> None:
     """Its upstream is gone from the configuration, and is closed when the last request has ended."""
-    answer = asyncio.Event()
-    alpha.once("tools/call", hang(answer, default))
+    go = asyncio.Event()
+    alpha.once("tools/call", hang(go, default))
     async with gateway.open("tools/call", {"name": "alpha__a"}) as exchange:
         await alpha.arrived("tools/call")
         await gateway.reload({"beta": beta})
@@ -89,7 +98,7 @@ async def test_a_request_under_way_ends_as_it_began(
         assert (await gateway.ask("tools/list")).names == ["beta__b"]
         refused = await gateway.ask("tools/call", {"name": "alpha__a"})
         assert refused.code == -32602
-        answer.set()
+        go.set()
         assert not (await exchange.answer()).result.get("isError")
     while gateway.runtime.pool.retired:  # noqa: ASYNC110  # nothing says so
         await asyncio.sleep(0.002)
@@ -105,6 +114,38 @@ async def test_what_does_not_end_within_the_grace_is_cut_off(
         await alpha.arrived("tools/call")
         await gateway.reload({"beta": beta}, shutdown_grace=0.01)
         assert "error" in (await exchange.answer()).message
+
+
+@pytest.mark.parametrize("instead", ["nobody", "another"])
+async def test_a_removed_upstream_speaks_to_nobody(
+    alpha: ScriptedUpstream, beta: ScriptedUpstream, gateway: Running, instead: str
+) -> None:
+    """Its last call ends as it began; what it says meanwhile is about lists that nobody is shown any more."""
+    speak = asyncio.Event()
+    alpha.once("tools/call", sse(speak, event(notification(TOOLS_CHANGED)), answer({"content": []})))
+    name = "alpha" if instead == "another" else "beta"
+    told_of = 'cache_invalidations_total{cause="list_changed"'
+    async with (
+        gateway.open("tools/call", {"name": "alpha__a"}) as exchange,
+        listening(gateway, TOOLS) as stream,
+    ):
+        await alpha.arrived("tools/call")
+        await gateway.reload({name: beta})
+        assert await told(stream) == (TOOLS_CHANGED, None)
+        await beta.listening()
+        assert (await gateway.ask("tools/list")).names == [f"{name}__b"]
+        await quiet(gateway)
+        delivered = await gateway.counted('notices_total{fate="delivered"}')
+        speak.set()
+        assert not (await exchange.answer()).result.get("isError")
+        await quiet(gateway)
+        assert await gateway.counted(told_of) == 0
+        assert await gateway.counted('notices_total{fate="delivered"}') == delivered
+        beta.tools = [tool("c")]
+        await beta.notify(TOOLS_CHANGED)
+        await gateway.until_counted(told_of, 1)
+        assert await told(stream) == (TOOLS_CHANGED, None)
+        assert (await gateway.ask("tools/list")).names == [f"{name}__c"]
 
 
 async def test_an_upstream_that_comes_back_is_not_what_it_was(

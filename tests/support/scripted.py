@@ -26,6 +26,7 @@ import json
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -445,9 +446,10 @@ class ScriptedUpstream:
         return [received for received in self.requests if received.method == method]
 
     async def notify(self, method: str, **params: Any) -> None:
-        """Send a notification on every open listen stream."""
+        """Send a notification on every open listen stream; who has just hung up is told nothing."""
         for stream in list(self.listens):
-            await stream.notify(method, **params)
+            with suppress(ConnectionError):
+                await stream.notify(method, **params)
 
     async def listening(self, count: int = 1) -> list[Mapping[str, Any]]:
         """Return the filters of the open listen streams once there are at least so many."""

@@ -22,6 +22,16 @@ from tests.support.scripted import (
 )
 
 HEADERS = {"Content-Type": "application/json", "MCP-Protocol-Version": VERSION}
+LISTEN = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "subscriptions/listen",
+    "params": {
+        "notifications": {"toolsListChanged": True},
+        "_meta": {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}},
+    },
+}
+LISTENING = {**HEADERS, "Mcp-Method": "subscriptions/listen"}
 
 
 async def post(session, upstream, method, mirrored=None, **params):
@@ -99,14 +109,31 @@ async def test_it_comes_back_on_the_same_port(session):
 
 async def test_listeners_are_told(session):
     """`notify` reaches open listen streams."""
-    async with ScriptedUpstream() as upstream:
-        meta = {f"{META}protocolVersion": VERSION, f"{META}clientCapabilities": {}}
-        params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
-        message = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
-        headers = {**HEADERS, "Mcp-Method": "subscriptions/listen"}
-        async with session.post(upstream.url, json=message, headers=headers) as response:
-            assert await upstream.listening() == [{"toolsListChanged": True}]
+    async with (
+        ScriptedUpstream() as upstream,
+        session.post(upstream.url, json=LISTEN, headers=LISTENING) as response,
+    ):
+        assert await upstream.listening() == [{"toolsListChanged": True}]
+        await upstream.notify("notifications/tools/list_changed")
+        text = b""
+        while b"list_changed" not in text:
+            text += await response.content.readany()
+
+
+async def test_who_hangs_up_is_told_nothing(session):
+    """A notice may come in the very moment at which the peer goes, which is no fault of the script."""
+    async with (
+        ScriptedUpstream() as upstream,
+        session.post(upstream.url, json=LISTEN, headers=LISTENING) as stays,
+        session.post(upstream.url, json=LISTEN, headers=LISTENING) as goes,
+    ):
+        assert len(await upstream.listening(2)) == 2
+        goes.close()
+        sent = 0
+        while len(upstream.listens) > 1 or not sent:
             await upstream.notify("notifications/tools/list_changed")
-            text = b""
-            while b"list_changed" not in text:
-                text += await response.content.readany()
+            sent += 1
+            await asyncio.sleep(0)
+        text = b""
+        while text.count(b"list_changed") < sent:
+            text += await stays.content.readany()
