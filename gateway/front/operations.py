@@ -76,7 +76,7 @@ async def purge(request: web.BaseRequest, operations: Operations, identify: Iden
     if request.content_type != "application/json":
         raise Refused(415, 'post a JSON object as application/json, such as {"upstream": "github"}')
     try:
-        wish, of_caller = _wish(await _body(request))
+        wish, of_caller = _wish(await whole_body(request))
         if of_caller:
             caller = await _caller(request, identify, None)
             if caller.partition is None:
@@ -107,7 +107,8 @@ def _check_origin(headers: Mapping[str, str]) -> None:
         raise Refused(403, "web pages may not purge; use `mcp-gateway purge`, or curl")
 
 
-async def _body(request: web.BaseRequest) -> bytes:
+async def whole_body(request: web.BaseRequest) -> bytes:
+    """Return what an operator sends, in however many pieces; raises Refused if it is long, or late."""
     if (request.content_length or 0) > _LARGEST:
         raise Refused(413, "that is too much to ask for at once")
     try:

@@ -15,7 +15,7 @@ from gateway import status
 from gateway.config import VERSION
 from gateway.core.explain import Unanswerable
 from gateway.core.inventory import Page, Search
-from gateway.front.operations import Refused
+from gateway.front.operations import Refused, whole_body
 from gateway.front.operators import OperatorsListener
 from gateway.front.page import StatusPage
 from gateway.status import Phase, Status
@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 _SERVING = ("ready", "degraded")
 _BEST_FIRST: Sequence[Phase] = ("ready", "degraded", "starting", "draining")
-_BODY = 2**17
-"""Bytes that an operator may send; what is asked is shorter."""
 
 
 class CrewAdmin:
@@ -126,9 +124,7 @@ class CrewAdmin:
         return json_answer(answer, 200 if phase in _SERVING else 503)
 
     async def _handed_on(self, request: web.BaseRequest) -> web.StreamResponse:
-        if (request.content_length or 0) > _BODY:
-            return json_answer({"error": "that is too much to ask for at once"}, 413)
-        body = await request.content.read(_BODY)
+        body = await whole_body(request)
         for worker in self._crew.ready:
             try:
                 return await hand_on(request, body, worker)

@@ -29,6 +29,7 @@ _HOP = frozenset(
         "upgrade",
         "content-length",
         "date",
+        "expect",
         "server",
     }
 )
@@ -66,25 +67,22 @@ class NoAnswer(Exception):
 
 
 async def hand_on(request: web.BaseRequest, body: bytes, worker: Worker) -> web.StreamResponse:
-    """Have a worker answer a request; raises NoAnswer."""
-    headers = CIMultiDict(_end_to_end(request.headers.items()))
+    """Have a worker answer a request, which may ask it twice for the same; raises NoAnswer.
+
+    Nothing is answered before the whole is there, for a worker may end in the middle of it.
+    """
+    headers = _end_to_end(request.headers.items())
+    method = "GET" if request.method == "HEAD" else request.method  # the length of the answer is told as well
     url = f"http://worker{request.raw_path}"
     async with _session(worker, _LONGER) as session:
         try:
-            answer = await session.request(
-                request.method, url, headers=headers, data=body, allow_redirects=False
-            )
-        except (aiohttp.ClientError, TimeoutError) as error:
+            async with session.request(
+                method, url, headers=headers, data=body, allow_redirects=False
+            ) as answer:
+                text = await _whole(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer from error
-        async with answer:
-            response = web.StreamResponse(status=answer.status)
-            response.headers.extend(_end_to_end(answer.headers.items()))
-            response.content_length = answer.content_length
-            await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-            await response.write_eof()
-            return response
+    return web.Response(status=answer.status, body=text, headers=_end_to_end(answer.headers.items()))
 
 
 def json_answer(data: object, status: int = 200) -> web.Response:
@@ -93,8 +91,8 @@ def json_answer(data: object, status: int = 200) -> web.Response:
     return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)
 
 
-def _end_to_end(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, text) for name, text in headers if name.lower() not in _HOP]
+def _end_to_end(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+    return CIMultiDict((name, text) for name, text in headers if name.lower() not in _HOP)
 
 
 def _session(worker: Worker, patience: float) -> aiohttp.ClientSession:
@@ -108,9 +106,19 @@ def _session(worker: Worker, patience: float) -> aiohttp.ClientSession:
 async def _asked(worker: Worker, path: str, patience: float = _PATIENCE) -> bytes | None:
     try:
         async with _session(worker, patience) as session, session.get(f"http://worker{path}") as answer:
-            return await answer.content.read(_LARGEST)
+            return await _whole(answer)
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the body, which comes in pieces when it is long; raises ClientError for one without end."""
+    text = bytearray()
+    async for piece in answer.content.iter_any():
+        text += piece
+        if len(text) > _LARGEST:
+            raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(text)
 
 
 def _status(text: bytes) -> Status | None:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,20 +21,18 @@ from typing import Literal
 
 from gateway import status
 from gateway.config import Config, ConfigError, Log, Problem, parse_address
-from gateway.supervisor.line import Adopt, Order, Release, Retire
+from gateway.supervisor.line import BEAT, Adopt, Order, Release, Retire
 from gateway.supervisor.pace import Pauses, stand_ins
 from gateway.supervisor.places import Places
 from gateway.supervisor.station import LINGER
-from gateway.supervisor.worker import Worker, start
+from gateway.supervisor.worker import STARTING, Worker, start
 from gateway.support.ledger import Snapshot, read_ledger
-from gateway.support.metrics import Metrics, folded, forgotten
+from gateway.support.metrics import Counted, Metrics, folded, forgotten
 from gateway.support.tasks import Background, happens
 from gateway.watching import Watch, content, look
 
 log = logging.getLogger(__name__)
 
-_STARTING = 60.0
-"""Seconds until a process that says nothing counts as one that does not come up."""
 _CLOSING = 10.0
 """Seconds that a worker may need beyond what its clients are given."""
 _EVERY = 1.0
@@ -118,6 +116,8 @@ class Crew:
         self._metrics.config_loaded(self.generation, time.time())
         self._ended: Snapshot = {}
         """What those counted that are no more."""
+        self._gone: frozenset[tuple[Counted, str]] = frozenset()
+        """What was configured once, and is not now."""
 
     def __repr__(self) -> str:
         return f"<Crew {[post.worker for post in self.posts]} on {self._places!r}>"
@@ -161,12 +161,14 @@ class Crew:
 
         The first starts alone, so that what keeps all of them from it is said once.
         """
+        self._background.start(self._oversee(), name="oversee")
         for posts in (self.posts[:1], self.posts[1:]):
             workers = [await self._start(post) for post in posts]
             for worker in workers:
-                await happens(worker.listening, _STARTING)
+                await happens(worker.listening, STARTING)
                 if not worker.serves:
-                    log.error("worker %d %s", worker.number, worker.end)
+                    late = f"did not come up within {STARTING:g}s"
+                    log.error("worker %d %s", worker.number, worker.end if worker.ended.is_set() else late)
                     return worker.code
         self.tried = True
         for post in self.posts:
@@ -265,12 +267,36 @@ class Crew:
         if self.tried and post.worker is worker:
             await self._replace(post, worker)
 
+    async def _oversee(self) -> None:
+        """Kill those who do nothing any more, for the system goes on sending them clients."""
+        while not await happens(self.stopping, BEAT):
+            for worker in self._running:
+                silent = worker.silence.looked(BEAT)
+                if silent <= worker.patience or worker.retired:  # who retires is waited for anyway
+                    continue
+                log.error(
+                    "worker %d, pid %d, hangs and is killed: it has said nothing for %gs",
+                    worker.number,
+                    worker.pid,
+                    silent,
+                )
+                worker.signal(signal.SIGKILL)
+
     def _keep(self, worker: Worker) -> None:
         """Take over what a worker counted, and remove what it leaves."""
-        self._ended = folded([self._ended, read_ledger(Path(worker.order.ledger))])
+        self._ended = self._known(folded([self._ended, read_ledger(Path(worker.order.ledger))]))
         for left in (worker.order.ledger, worker.order.admin):
             if left is not None:
                 Path(left).unlink(missing_ok=True)
+
+    def _known(self, snapshot: Snapshot) -> Snapshot:
+        """Return what was counted, but for what is no longer configured (B52).
+
+        A worker that ends may have counted that until then.
+        """
+        for label, name in self._gone:
+            snapshot = forgotten(snapshot, name, label)
+        return snapshot
 
     async def _replace(self, post: _Post, worker: Worker) -> None:
         """Start the next worker of a place whose last one crashed, after a pause that grows."""
@@ -326,8 +352,9 @@ class Crew:
                 self._files = Watch(read)
         if config == unless:
             return False
-        for name in self.config.upstreams.keys() - config.upstreams.keys():
-            self._ended = forgotten(self._ended, name)
+        before, now = _series_of(self.config), _series_of(config)
+        self._gone = (self._gone | before) - now
+        self._ended = self._known(self._ended)
         self.config, self._text = config, text
         self.generation += 1
         self.problem = None
@@ -351,7 +378,7 @@ class Crew:
             if old is None or not old.serves:
                 continue  # the next one is on its way, with what was read now
             new = await self._start(post, succeeds=True)
-            await happens(new.ready, _STARTING + self.config.startup_wait)
+            await happens(new.ready, STARTING + self.config.startup_wait)
             if not new.is_ready:
                 log.error("the rolling restart ends: the new worker %d %s", new.number, new.end)
                 post.successor = None
@@ -364,6 +391,16 @@ class Crew:
             old.tell(Retire())
             await old.finish(self.config.shutdown_grace + LINGER + _CLOSING)
         log.info("rolling restart done")
+
+
+def _series_of(config: Config) -> frozenset[tuple[Counted, str]]:
+    """Return what has series of its own while it is configured."""
+    named: Mapping[Counted, Iterable[str]] = {
+        "upstream": config.upstreams,
+        "endpoint": config.endpoints,
+        "issuer": config.authentication.tokens,
+    }
+    return frozenset((label, name) for label, names in named.items() for name in names)
 
 
 def _note(read: dict[Path, bytes | None], file: Path) -> None:

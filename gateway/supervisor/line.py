@@ -55,8 +55,15 @@ class Ready(Struct, frozen=True, tag=True):
     """Every upstream was tried once."""
 
 
+class Alive(Struct, frozen=True, tag=True):
+    """The event loop turns; said with every beat."""
+
+
 Told: TypeAlias = Order | Adopt | Release | Retire
-Heard: TypeAlias = Listening | Ready
+Heard: TypeAlias = Listening | Ready | Alive
+
+BEAT = 2.0
+"""Seconds after which a worker says again that it is alive."""
 
 LONGEST = 2**24
 """Bytes of one message: the configuration is in the longest."""

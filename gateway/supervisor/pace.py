@@ -1,4 +1,4 @@
-"""Says when a worker that crashed is started again, and who stands in for it meanwhile. Pure."""
+"""Says when a worker that crashed is started again, who stands in for it, and how silent one is. Pure."""
 
 from collections.abc import Sequence
 
@@ -25,6 +25,28 @@ class Pauses:
         if self._crashes == 1:
             return 0.0
         return float(min(_FIRST * 2 ** min(self._crashes - 2, 16), _LONGEST))
+
+
+class Silence:
+    """For how long nothing was heard of a worker, by the looks at it.
+
+    The clock does not tell: where a whole machine was put to sleep, everybody was silent.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Silence of {self._seconds:g}s>"
+
+    def heard(self) -> None:
+        """Something was."""
+        self._seconds = 0.0
+
+    def looked(self, after: float) -> float:
+        """Return the seconds, now that so many more were waited."""
+        self._seconds += after
+        return self._seconds
 
 
 def stand_ins(serving: Sequence[bool]) -> list[set[int]]:

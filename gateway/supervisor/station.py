@@ -15,8 +15,10 @@ from typing import Protocol
 from gateway.config import VERSION
 from gateway.server import Handed
 from gateway.supervisor.line import (
+    BEAT,
     LONGEST,
     Adopt,
+    Alive,
     Heard,
     Listening,
     Order,
@@ -97,6 +99,7 @@ class Station:
         messages: asyncio.Queue[Told | None] = asyncio.Queue()
         self._attending = background.start(self._attend(served, messages, asked), name="supervisor")
         background.start(self._report(served), name="report")
+        background.start(self._live(), name="alive")
         self._hear(messages, grace + LINGER + _MARGIN)
 
     def leave(self) -> float:
@@ -131,6 +134,13 @@ class Station:
         self._say(Listening())
         await served.settled()
         self._say(Ready())
+
+    async def _live(self) -> None:
+        message = line(Alive())
+        while True:
+            with suppress(OSError):  # a supervisor that reads nothing now is not waited for
+                self._line.send(message, socket.MSG_DONTWAIT)
+            await asyncio.sleep(BEAT)
 
     def _say(self, message: Heard) -> None:
         with suppress(OSError):  # there is nobody any more: `_hear` knows it, too

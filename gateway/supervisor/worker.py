@@ -10,10 +10,16 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gateway.supervisor.line import LONGEST, Listening, Order, Ready, Told, heard, line
+from gateway.supervisor.line import LONGEST, Alive, Listening, Order, Ready, Told, heard, line
+from gateway.supervisor.pace import Silence
 from gateway.support.tasks import Background, happens
 
 log = logging.getLogger(__name__)
+
+STARTING = 60.0
+"""Seconds until a process that says nothing counts as one that does not come up."""
+SILENT = 30.0
+"""Seconds until one that came up and says nothing any more counts as one that hangs."""
 
 
 class Worker:
@@ -32,6 +38,7 @@ class Worker:
         self.stands_in: set[int] = set()
         """The other places it has been told to serve."""
         self.retired = False
+        self.silence = Silence()
         self._process = process
         self._writer = writer
         self.started = round(time.time(), 3)
@@ -64,6 +71,11 @@ class Worker:
     def is_ready(self) -> bool:
         """Whether every upstream was tried by it."""
         return self.serves and self.ready.is_set()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which it may say nothing."""
+        return SILENT if self.listening.is_set() else STARTING
 
     @property
     def code(self) -> int:
@@ -111,7 +123,11 @@ class Worker:
             self._writer.close()
 
     def _heard(self, text: bytes) -> None:
-        match heard(text):
+        message = heard(text)
+        self.silence.heard()
+        match message:
+            case Alive():
+                return
             case Listening():
                 self.listening.set()
             case Ready():

@@ -914,9 +914,14 @@ def folded(snapshots: Iterable[Snapshot]) -> Snapshot:
     return series.merged(TABLE, (), snapshots)
 
 
-def forgotten(snapshot: Snapshot, name: str, label: Literal["upstream", "endpoint"] = "upstream") -> Snapshot:
+Counted: TypeAlias = Literal["upstream", "endpoint", "issuer"]
+"""What has series of its own while it is configured."""
+
+
+def forgotten(snapshot: Snapshot, name: str, what: Counted = "upstream") -> Snapshot:
     """Return what processes left that ended, without what is no longer configured (B52)."""
-    return series.without(TABLE, snapshot, label, name)
+    left = series.without(TABLE, snapshot, what, name)
+    return series.without(TABLE, left, "source", name) if what == "issuer" else left
 
 
 def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:

@@ -2,8 +2,8 @@
 
 On POSIX a keeper stands between, whose socket to us is the program's lifeline: however this process ends, the
 program and all it started end with it (B27). Should the keeper itself be killed, the program and its process
-group still end; only what left that group is out of reach then. The keeper also closes whatever else is open here,
-so that the program has its three streams alone. On Windows the program is started directly.
+group still end; only what left that group is out of reach then. The keeper also closes whatever else is open
+here, so that the program has its three streams alone. On Windows the program is started directly.
 """
 
 import asyncio

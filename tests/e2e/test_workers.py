@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -24,6 +25,7 @@ import pytest_asyncio
 
 from gateway.server import Addresses
 from tests.support.certificates import Authority
+from tests.support.events import Events
 from tests.support.legacy_client import LegacyClient
 from tests.support.processes import ROOT, Program, RunningGateway, gateway, launch, start, text_of, wait_for
 from tests.support.redis import RedisServer, redis_server
@@ -215,6 +217,60 @@ async def test_operators_ask_all_of_them_as_one(crew: Crew) -> None:
     assert code == 404
 
 
+PURGE = "POST /purge HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "code"),
+    [
+        (("Content-Length: 12\r\n\r\n", '{"all"', ":true}"), 200),
+        (("Transfer-Encoding: chunked\r\n\r\n", '6\r\n{"all"\r\n', "6\r\n:true}\r\n0\r\n\r\n"), 200),
+        (("Expect: 100-continue\r\nContent-Length: 12\r\n\r\n", '{"all":true}'), 200),
+        (("Content-Length: 12\r\n\r\n", '{"all"'), 408),
+        (("Content-Length: 70000\r\n\r\n",), 413),
+    ],
+    ids=["pieces", "chunks", "expect", "unfinished", "long"],
+)
+async def test_what_operators_send_is_waited_for(crew: Crew, pieces: tuple[str, ...], code: int) -> None:
+    """In however many pieces it comes, but not for ever."""
+    assert crew.addresses.admin is not None
+    at = urlsplit(crew.addresses.admin)
+    reader, writer = await asyncio.open_connection(at.hostname, at.port)
+    try:
+        writer.write(PURGE.encode())
+        for piece in pieces:
+            writer.write(piece.encode())
+            await writer.drain()
+            # What is answered meanwhile came after this piece was read, so the next one is another.
+            assert (await crew.admin("/healthz"))[0] == 200
+        assert int((await reader.readline()).split(b" ")[1]) == code
+    finally:
+        writer.transport.abort()
+
+
+async def test_the_status_is_seen_to_change(crew: Crew) -> None:
+    """By whoever looks at the page: the whole first, merged, and then what is different."""
+    killed, other = await crew.pids()
+    async with (
+        aiohttp.ClientSession(read_bufsize=2**20) as session,
+        session.get(f"{crew.addresses.admin}/status/events") as response,
+    ):
+        events = Events(response)
+        event, whole = await events.next()
+        assert event == "whole"
+        assert [each["pid"] for each in whole["workers"]] == [killed, other]
+        assert whole["upstreams"]["alpha"]["state"] == "up"
+        os.kill(killed, signal.SIGKILL)
+        pids = [killed, other]
+        while killed in pids or None in pids:
+            event, change = await events.next()
+            assert event == "change"
+            if "workers" in change:
+                pids = [each.get("pid") for each in change["workers"]]
+        assert pids[1] == other
+    await crew.until(all_ready)
+
+
 async def test_a_rolling_restart_loses_nothing(crew: Crew) -> None:
     """One process after the other is replaced; every call is answered meanwhile, and counted once."""
     before, counted = await crew.pids(), await crew.counted(*CALLS)
@@ -287,6 +343,46 @@ async def test_a_worker_that_is_killed_is_replaced(crew: Crew) -> None:
         await crew.counted("mcp_gateway_workers ") == await crew.counted("mcp_gateway_workers_wanted ") == 2
     )
     assert await crew.counted('mcp_gateway_worker_resident_memory_bytes{worker="2"}') > 0
+
+
+HANGS_SOON = """
+import sys
+from gateway.supervisor import worker
+worker.SILENT = 6.0
+from gateway.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+async def test_a_worker_that_hangs_is_replaced(
+    tmp_path: Path, redis: RedisServer, alpha: ScriptedUpstream
+) -> None:
+    """The system sends it clients, but it does nothing: the log says so, and it is killed."""
+    config = tmp_path / "gateway.yaml"
+    config.write_text(f"{settings(redis)}\nupstreams: {{alpha: '{alpha.url}'}}\n")
+    places = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--json", "--workers", "2")
+    arguments = ("-c", HANGS_SOON, "serve", "--config", str(config), *places)
+    program = launch(sys.executable, *arguments, stdout=subprocess.PIPE)
+    try:
+        assert program.process.stdout is not None
+        said = json.loads(await asyncio.to_thread(program.process.stdout.readline))
+        running = RunningGateway(program, said["endpoints"]["/mcp"], said["admin"], config)
+        crew = Crew(Addresses((running.endpoint,), running.admin), running)
+        hanging, other = [each["pid"] for each in await crew.until(all_ready)]
+        os.kill(hanging, signal.SIGSTOP)
+        workers = await crew.until(
+            lambda workers: all_ready(workers) and hanging not in [each["pid"] for each in workers]
+        )
+        assert [each["restarts"] for each in workers] == [1, 0]
+        assert workers[1]["pid"] == other
+        assert f"worker 1, pid {hanging}, hangs and is killed: it has said nothing for " in program.written()
+        assert not _is_there(hanging)
+        for _ in range(10):
+            assert (await crew.ask("tools/list")).status == 200
+    finally:
+        if program.process.stdout is not None:
+            program.process.stdout.close()
+        await asyncio.to_thread(program.close)
 
 
 async def test_sigterm_lets_all_of_them_finish(redis: RedisServer) -> None:
@@ -402,6 +498,33 @@ async def test_a_changed_file_is_in_force_in_all_of_them(crew: Crew) -> None:
         assert await crew.counted("mcp_gateway_config_last_reload_successful ") == 1
     finally:
         crew.running.config.write_text(good)
+
+
+async def test_nothing_is_counted_of_what_is_not_there_any_more(crew: Crew) -> None:
+    """Neither by those that read so, nor of those that ended and had counted it until then (B52)."""
+    good, before = crew.running.config.read_text(), await crew.pids()
+    generation = (await crew.status())["config"]["generation"]
+    crew.running.config.write_text(good + "\nendpoints: {/mcp: {}, /gone: {}}\n")
+    try:
+        await crew.until_config(lambda config: config["generation"] == generation + 1)
+        for _ in range(10):
+            assert (await crew.ask("tools/list", path="/gone")).status == 200
+        os.kill(before[0], signal.SIGKILL)  # what it counted is kept
+        await crew.until(
+            lambda workers: all_ready(workers) and before[0] not in [each["pid"] for each in workers]
+        )
+        for _ in range(10):
+            assert (await crew.ask("tools/list", path="/gone")).status == 200
+        assert await crew.counted("mcp_server_operation", 'endpoint="/gone"') > 0
+        before = await crew.pids()
+    finally:
+        crew.running.config.write_text(good)
+    crew.signal(signal.SIGUSR2)  # those that end know of it still
+    await crew.until(lambda workers: all_ready(workers) and not _any_of(before, workers))
+    for pid in before:
+        await crew.ended(pid)
+    while await crew.counted("", 'endpoint="/gone"'):  # noqa: ASYNC110 - the last one is taken down yet
+        await asyncio.sleep(0.05)
 
 
 async def test_each_has_its_own_programs_behind_one_certificate(tmp_path: Path, redis: RedisServer) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from gateway.supervisor.line import (
     Adopt,
+    Alive,
     Heard,
     Listening,
     Order,
@@ -30,7 +31,7 @@ def test_what_is_told_arrives(message: Told):
     assert told(text) == message
 
 
-@pytest.mark.parametrize("message", [Listening(), Ready()])
+@pytest.mark.parametrize("message", [Listening(), Ready(), Alive()])
 def test_what_is_answered_arrives(message: Heard):
     """The other way."""
     assert heard(line(message)) == message

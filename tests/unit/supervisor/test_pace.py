@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.supervisor.pace import GOOD, Pauses, stand_ins
+from gateway.supervisor.pace import GOOD, Pauses, Silence, stand_ins
 
 
 def test_the_first_crash_costs_no_pause_and_the_next_ones_more_and_more():
@@ -17,6 +17,14 @@ def test_who_worked_for_a_while_counts_as_new():
     assert [pauses.crashed(1.0) for _ in range(3)] == [0.0, 0.5, 1.0]
     assert pauses.crashed(GOOD) == 0.0
     assert pauses.crashed(1.0) == 0.5
+
+
+def test_silence_grows_with_each_look_and_ends_with_a_word():
+    """What was not looked at, while everything slept, does not count."""
+    silence = Silence()
+    assert [silence.looked(2.0) for _ in range(3)] == [2.0, 4.0, 6.0]
+    silence.heard()
+    assert silence.looked(2.0) == 2.0
 
 
 @pytest.mark.parametrize(
