@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gateway import cli
+from gateway.commands import options
 from gateway.support.metrics import TABLE
 from tests.docs.pages import anchors, inline, links, pages, readable, target_of, text_of
 from tests.support.processes import ROOT
@@ -36,7 +36,7 @@ def test_every_page_is_in_the_index() -> None:
 
 def _options() -> dict[str, set[str]]:
     (commands,) = (
-        action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
+        action for action in options.parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
     return {name: set(parser._option_string_actions) for name, parser in commands.choices.items()}
 

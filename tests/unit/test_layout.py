@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "app": "protocol support config core front reloader runtime server supervisor",
     "doctor": "protocol settings support config cache upstream core runtime app",
     "admin_client": "config",
-    "cli": "config reloader server supervisor app admin_client doctor",
+    "commands": "config reloader server supervisor app admin_client doctor",
+    "cli": "config commands",
     "__main__": "cli",
 }
 PURE = (
