@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from gateway.config import Authentication, Config, Upstream
+from gateway.config import Config, Upstream
 from gateway.core.audience import KINDS, Kind
 from gateway.core.hub import Turn
-from gateway.protocol.call import Principal, UpstreamName
+from gateway.core.standing import counts
+from gateway.protocol.call import UpstreamName
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -140,25 +141,6 @@ def turn(
         rules=difference.rules,
         counts=lambda principal: counts(principal, before.authentication, after.authentication),
     )
-
-
-def counts(principal: Principal, before: Authentication, after: Authentication) -> bool:
-    """Whether a caller would be let in as the same one again, with the credential he came with."""
-    if before == after:
-        return True
-    if before.on != after.on or before.model_copy(update=_WAYS) != after.model_copy(update=_WAYS):
-        return False
-    kind, _, name = principal.id.partition(":")
-    if kind in ("", "anonymous"):
-        return not after.on or after.anonymous
-    if kind == "key":
-        return name in before.keys and before.keys.get(name) == after.keys.get(name)
-    if kind == "cert":
-        return before.certificates == after.certificates
-    return kind in before.tokens and before.tokens.get(kind) == after.tokens.get(kind)
-
-
-_WAYS: Mapping[str, object] = {"keys": {}, "tokens": {}, "certificates": None, "remembered": 0}
 
 
 def _only_shown(old: Upstream, new: Upstream) -> bool:

@@ -17,7 +17,7 @@ from typing import Protocol, assert_never
 import msgspec
 
 from gateway.cache.policy import ancestors
-from gateway.config import Config
+from gateway.config import Authentication, Config
 from gateway.core.access import Sight
 from gateway.core.audience import (
     KIND_OF,
@@ -98,6 +98,10 @@ class Door(Protocol):
 
     def sight(self, principal: Principal) -> Sight | None:
         """Return what the rules let a caller see, None without rules."""
+        ...
+
+    def admits(self, principal: Principal, before: Authentication) -> bool:
+        """Whether who was let in `before` would be let in again."""
         ...
 
 

@@ -16,7 +16,7 @@ import msgspec
 from cachetools import TTLCache
 
 from gateway.cache.responses import Cached, ResponseCache
-from gateway.config import Config
+from gateway.config import Authentication, Config
 from gateway.core import discover
 from gateway.core.access import CONCERNED, Kind, Sight, Verdict, policy_of
 from gateway.core.addressed import Courier
@@ -33,6 +33,7 @@ from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, 
 from gateway.core.results import Dressed, made, missing_capability
 from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
 from gateway.core.router import uri_problem
+from gateway.core.standing import LetGo, counts
 from gateway.core.tasks import Tasks
 from gateway.core.views import Views, Whole, owner
 from gateway.protocol.call import (
@@ -183,6 +184,10 @@ class Pipeline:
         """Return what the rules let a caller see, None without rules."""
         return None if self._policy is None else self._policy.sight(principal)
 
+    def admits(self, principal: Principal, before: Authentication) -> bool:
+        """Whether who was let in `before` would be let in again."""
+        return counts(principal, before, self._config.authentication)
+
     async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
         """Acknowledge a subscription, and relay what it asks for until the gateway is to end it.
 
@@ -197,6 +202,8 @@ class Pipeline:
         if self._door() is self:
             places, silent = await self._places(wanted.uris, caller, deadline)
         if (door := self._door()) is not self:  # what was found may be promised no more
+            if not door.admits(principal, self._config.authentication):
+                raise LetGo
             return await door.listen(call, principal, sink)
         stream = await self._hub.subscribe(
             call.id,

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+from gateway.core.standing import LetGo
 from gateway.protocol.call import MODERN_VERSION, Answer, Call, Notice, Principal, RequestMeta, Sink
 from gateway.protocol.jsonrpc import encode
 from gateway.protocol.legacy_answers import notice_of, told, written
@@ -231,6 +232,9 @@ class Stream:
     async def _listen(self, call: Call, ear: _Ear) -> Answer:
         try:
             return await self._pipeline.listen(call, self.principal, ear)
+        except LetGo:
+            self.close()
+            return Answer(())
         except ConnectionError:  # the client left: its request is about to be cancelled
             return Answer(())
         except Exception as error:

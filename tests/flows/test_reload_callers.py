@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gateway.config import Authentication
+from gateway.core.standing import counts
 from gateway.protocol.call import Principal
-from gateway.reloading import counts
 from tests.support.authorization_server import AuthorizationServer
 from tests.support.legacy_client import LegacyClient
 from tests.support.legacy_upstream import LegacyServer
-from tests.support.listening import TOOLS, TOOLS_CHANGED, listening, told
+from tests.support.listening import ACKNOWLEDGED, TOOLS, TOOLS_CHANGED, listening, told
 from tests.support.redis import redis_server
-from tests.support.running import Running, running
+from tests.support.running import Running, message, running
 from tests.support.scripted import ScriptedUpstream, tool
 
 ANN, BOB = "mcpgw_ann-0123456789abcdef", "mcpgw_bob-0123456789abcdef"
@@ -58,6 +58,25 @@ async def test_the_streams_of_those_end_whose_key_is_gone(alpha: ScriptedUpstrea
             await alpha.notify(TOOLS_CHANGED)
             assert await told(bob) == (TOOLS_CHANGED, None)
             assert (await gateway.ask("tools/list", token=BOB)).names == ["alpha__a"]
+
+
+async def test_who_is_still_speaking_when_his_key_goes_gets_no_stream(alpha: ScriptedUpstream) -> None:
+    """He was let in with the head of his request; who still has his key is promised what he asks for."""
+    both: dict[str, Any] = {"authentication": {"keys": keys(ann=ANN, bob=BOB)}}
+    async with running({"alpha": alpha}, **both) as gateway:
+        asked = message("subscriptions/listen", {"notifications": TOOLS})
+        half = {"body": asked[:20], "headers": {"content-length": str(len(asked))}}
+        async with (
+            gateway.open("subscriptions/listen", token=ANN, **half) as ann,
+            gateway.open("subscriptions/listen", token=BOB, **half) as bob,
+        ):
+            await gateway.busy(2)
+            await gateway.reload({"alpha": alpha}, authentication={"keys": keys(bob=BOB)})
+            for one in (ann, bob):
+                one.send(asked[20:])
+            assert "not accepted" in (await ann.answer()).error["message"]
+            assert (await bob.event())["method"] == ACKNOWLEDGED
+            await gateway.subscribed(1)
 
 
 async def test_the_keys_of_an_issuer_that_is_the_same_need_not_be_fetched_again(

@@ -184,6 +184,10 @@ class Exchange:
         except ConnectionError:
             return True
 
+    def send(self, data: bytes) -> None:
+        """Send what was left out of the message before."""
+        self._writer.write(data)
+
     def stop_reading(self) -> None:
         """Take nothing any more, and leave the connection open."""
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -405,7 +409,8 @@ async def running(
     """Run the gateway; by default every upstream has been tried once when the block begins."""
     clocks = {"clock": clock, "wall_clock": wall_clock}
     timing: dict[str, Any] = {name: one for name, one in clocks.items() if one is not None}
-    gateway = Gateway(build(settings(upstreams, **members), pace=pace, **timing))
+    made = await asyncio.to_thread(build, settings(upstreams, **members), pace=pace, **timing)
+    gateway = Gateway(made)
     addresses = await gateway.start()
     try:
         if settled:

@@ -48,6 +48,7 @@ PURE = (
     "core/reuse",
     "core/router",
     "core/shapes",
+    "core/standing",
     "core/tasks",
     "front/challenges",
     "front/metadata",
