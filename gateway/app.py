@@ -66,7 +66,8 @@ async def _serve(
     origin: Origin | None = None,
     station: Station | None = None,
 ) -> int:
-    gateway = Gateway(build(_within_files(config), metrics=None if station is None else station.metrics))
+    metrics = None if station is None else station.metrics
+    gateway = Gateway(await asyncio.to_thread(build, _within_files(config), metrics=metrics))
     asked = _asked_to_stop(patient=station is not None)
     reloading = _reloading(gateway, origin, _within_files)
     if station is not None:
@@ -220,7 +221,7 @@ async def _serve_stdio(
     origin: Origin | None = None,
 ) -> int:
     config = of_one_person(started_by)
-    gateway = Gateway(build(config))
+    gateway = Gateway(await asyncio.to_thread(build, config))
     runtime = gateway.runtime
     asked = _asked_to_stop()
     source, target = pipes
@@ -322,7 +323,7 @@ async def list_tools(
     """
     principal = None if caller is None else somebody(config, caller, scopes, claims)
     guard_command(config)
-    runtime = build(alone(config))
+    runtime = await asyncio.to_thread(build, alone(config))
     await runtime.start(follow=False)
     try:
         # A program may take longer to start than a list waits for its upstream.

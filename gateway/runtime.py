@@ -148,6 +148,7 @@ def build(
 ) -> Runtime:
     """Return the parts of a gateway, wired, with nothing running; raises ValueError for unusable files.
 
+    It reads files, certificates among them, and is to be done beside a loop that has other work.
     `pace` says how often an upstream that does not answer is tried, `metrics` where it is counted.
     """
     metrics = metrics or Metrics(version=VERSION)
@@ -220,9 +221,7 @@ def build(
         notebook,
         mailbox,
         sessions,
-        Verifier(config.authentication, seal, background, metrics, wall_clock, clock=clock)
-        if config.authentication.on
-        else None,
+        _verifier(config, seal, background, metrics, lasting),
         shared,
         rates,
         room,
@@ -230,27 +229,37 @@ def build(
     )
 
 
-def rebuild(before: Runtime, config: Config) -> Runtime:
-    """Return what comes after a runtime, wired with all of it that lasts; nothing is changed by that.
+@dataclass(frozen=True)
+class Prepared:
+    """What of another runtime takes files to be read: upstreams, and issuers of tokens."""
 
-    Settings that wait for a restart have to be as they were. Raises ValueError for unusable files.
+    pool: UpstreamPool
+    verifier: Verifier | None
+
+
+def prepare(before: Runtime, config: Config) -> Prepared:
+    """Return what the runtime after this one is made with; raises ValueError for unusable files.
+
+    To be done beside the loop: a certificate takes long to read, and may lie where nobody answers. Nothing is
+    changed by it, and nothing that the loop changes meanwhile is looked at.
     """
-    lasting, metrics, cache = before.lasting, before.metrics, before.cache
+    lasting, metrics = before.lasting, before.metrics
     pool = _pool(config, lasting, before.background, metrics, before.rates, before.room, before.pool)
     verifier = before.verifier
     if before.config.authentication != config.authentication:
-        verifier = None
-        if config.authentication.on:
-            verifier = Verifier(
-                config.authentication,
-                before.seal,
-                before.background,
-                metrics,
-                lasting.wall_clock,
-                clock=lasting.clock,
-            )
-            if before.verifier is not None:
-                verifier.adopt(before.verifier)
+        verifier = _verifier(config, before.seal, before.background, metrics, lasting)
+    return Prepared(pool, verifier)
+
+
+def rebuild(before: Runtime, config: Config, prepared: Prepared) -> Runtime:
+    """Return what comes after a runtime, wired with all of it that lasts; nothing is changed by that.
+
+    Settings that wait for a restart have to be as they were.
+    """
+    lasting, metrics, cache = before.lasting, before.metrics, before.cache
+    pool, verifier = prepared.pool, prepared.verifier
+    if verifier is not None and before.verifier not in (None, verifier):
+        verifier.adopt(before.verifier)
     keys = _result_keys(config, before.seal)
     catalogue = Catalogue(config, pool, cache, metrics, keys, clock=lasting.clock, before=before.catalogue)
     pipelines = _pipelines(config, pool, cache, catalogue, before.hub, before.seal, metrics, lasting.clock)
@@ -272,11 +281,13 @@ class Handover:
     before: Runtime
     after: Runtime
     difference: Difference
+    others: frozenset[UpstreamName]
+    """Upstreams that are gone, or other ones under the same name."""
     retired: Retired
 
     async def forget(self) -> None:
         """Let nothing that was kept be served again of upstreams that are configured anew."""
-        for name in self.difference.names:
+        for name in self.difference.names | self.others:
             await self.after.cache.invalidate(Change(name, cause="settings"))
 
     async def finish(self, grace: float) -> None:
@@ -323,7 +334,7 @@ def hand_over(before: Runtime, after: Runtime) -> Handover:
             pipeline.go_on_from(before.pipelines[path])
     after.sessions.adopt(config, meaning.counts)
     after.hub.adopt(config, after.pool, after.catalogue, after.pipelines, meaning)
-    return Handover(before, after, changes, retired)
+    return Handover(before, after, changes, meaning.gone, retired)
 
 
 def _served(path: str, runtime: Runtime) -> list[str]:
@@ -356,6 +367,15 @@ def _pool(
         room=room,
         before=before,
     )
+
+
+def _verifier(
+    config: Config, seal: Seal, background: Background, metrics: Metrics, lasting: Lasting
+) -> Verifier | None:
+    if not config.authentication.on:
+        return None
+    settings, now = config.authentication, lasting.wall_clock
+    return Verifier(settings, seal, background, metrics, now, clock=lasting.clock)
 
 
 def _pipelines(

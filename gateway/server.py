@@ -20,7 +20,7 @@ from gateway.front.admission import Admission
 from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
 from gateway.reloading import applicable
-from gateway.runtime import Handover, Runtime, hand_over, rebuild
+from gateway.runtime import Handover, Runtime, hand_over, prepare, rebuild
 from gateway.snapshot import SAMPLED, Doors, Recorder, at_once, in_turns, status_of
 from gateway.status import Phase, Settings, Status
 
@@ -80,6 +80,8 @@ class Gateway:
             request_head=runtime.config.limits.request_head,
         )
         self._settled = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        """Held while another configuration is being applied."""
         self._started = time.time()
         self._recorder = Recorder(runtime.metrics, time.monotonic())
 
@@ -126,11 +128,18 @@ class Gateway:
 
         Nothing is changed before all of it is known to work; raises ValueError where it does not.
         """
+        async with self._one_at_a_time:
+            await self._reload(wanted)
+
+    async def _reload(self, wanted: Config) -> None:
         before = self.runtime
         if before.stopping.is_set():
             return
         config, late = applicable(before.config, wanted)
-        after = rebuild(before, config)
+        prepared = await asyncio.to_thread(prepare, before, config)
+        if before.stopping.is_set():
+            return
+        after = rebuild(before, config, prepared)
         handover = hand_over(before, after)
         # Up to the first `await` nobody else has a turn: requests are of the one configuration or the other.
         self.runtime = after

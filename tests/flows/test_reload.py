@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Tls, Upstream
+from tests.support.certificates import Authority
 from tests.support.listening import (
     EVERY_LIST,
     PROMPTS_CHANGED,
@@ -159,6 +160,36 @@ async def test_an_upstream_that_comes_back_is_not_what_it_was(
     await gateway.reload({"alpha": alpha})
     await gateway.until("alpha", "up")
     assert (await gateway.ask("tools/list")).names == ["alpha__later"]
+
+
+async def test_of_another_upstream_at_the_same_address_nothing_is_kept(alpha: ScriptedUpstream) -> None:
+    """Nor where it is one that tells nobody of changes: with another name of ours it may answer otherwise."""
+    alpha.capabilities, alpha.ttl_ms, alpha.scope = {"tools": {}, "resources": {}}, 600_000, "public"
+    alpha.resources = [{"uri": "x://r", "name": "r"}]
+    async with running({"alpha": alpha}) as gateway:
+        for asked in (1, 1, 2, 2):
+            if asked == 2:
+                await gateway.reload({"alpha": alpha}, identity={"name": "another"})
+            await gateway.ask("resources/read", {"uri": "alpha+x://r"})
+            assert len(alpha.seen("resources/read")) == asked
+
+
+async def test_with_other_certificates_it_is_another_upstream(
+    alpha: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Other authorities, or another certificate of the gateway's: with the same ones it goes on."""
+    first, second = (Authority(tmp_path, name).file for name in ("first", "second"))
+    trusted = tmp_path / "ca.pem"
+    alpha.capabilities, alpha.ttl_ms, alpha.scope = {"tools": {}, "resources": {}}, 600_000, "public"
+    alpha.resources = [{"uri": "x://r", "name": "r"}]
+    trusted.write_bytes(first.read_bytes())
+    settings = {"alpha": {"url": alpha.url, "list_timeout": 30.0, "tls": {"ca_file": str(trusted)}}}
+    async with running(settings) as gateway:
+        for asked, content in ((1, first), (1, first), (2, second), (2, second)):
+            trusted.write_bytes(content.read_bytes())
+            await gateway.reload(settings)
+            await gateway.ask("resources/read", {"uri": "alpha+x://r"})
+            assert len(alpha.seen("resources/read")) == asked
 
 
 async def test_what_was_kept_by_other_rules_is_fetched_anew(
