@@ -77,6 +77,24 @@ def test_only_gateways_reach_the_servers_and_redis(whole: dict[str, Any]) -> Non
     }
 
 
+def test_who_names_another_can_reach_it(whole: dict[str, Any]) -> None:
+    """They share a network: a process of this machine would reach the other in any case."""
+    networks = {name: set(one["networks"]) for name, one in services(whole)}
+    named = set()
+    for name, one in services(whole):
+        folders = [Path(volume["source"]) for volume in one.get("volumes", []) if volume["type"] == "bind"]
+        files = [file.read_text() for folder in folders for file in folder.rglob("*") if file.is_file()]
+        said = "\n".join(
+            [*files, *(one.get("command") or []), *map(str, one.get("environment", {}).values())]
+        )
+        for other in networks.keys() - {name}:
+            if re.search(rf"(?<![\w.-]){other}:\d", said):
+                named.add((name, other))
+                assert networks[name] & networks[other], f"{name} names {other}"
+    assert {("prometheus", "gateway-1"), ("prometheus", "balancer"), ("grafana", "prometheus")} <= named
+    assert {("balancer", "gateway-2"), ("gateway-1", "redis"), ("gateway-2", "clock")} <= named
+
+
 def test_the_gateways_are_alike_and_their_configuration_is_right(whole: dict[str, Any]) -> None:
     """They believe the network in which the balancer is, and nobody else."""
     one, other = ({**whole["services"][name], "ports": []} for name in ("gateway-1", "gateway-2"))

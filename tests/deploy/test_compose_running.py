@@ -215,6 +215,14 @@ async def test_a_session_of_an_older_client_is_no_gateways_own(house: House) -> 
 # What watches them
 
 
+async def test_prometheus_scrapes_the_balancer(house: House) -> None:
+    """It tells of both gateways whether it sends them anything."""
+    query = 'haproxy_server_status{job="balancer",proxy="asking",state="UP"} == 1'
+    while len(found := await house.found(query)) < len(GATEWAYS):  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.2)
+    assert {one["metric"]["server"] for one in found} == set(GATEWAYS)
+
+
 async def test_prometheus_scrapes_both_and_works_out_its_rules(house: House) -> None:
     """With the shipped files: each rule is evaluated without an error, each gateway is there by its name."""
     while len(await house.found('up{job="mcp-gateway"} == 1')) < len(GATEWAYS):  # noqa: ASYNC110 - no event
