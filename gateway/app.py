@@ -21,7 +21,7 @@ from gateway.supervisor.crew import Source
 from gateway.supervisor.run import supervised
 from gateway.supervisor.station import Station
 from gateway.support import logs, tracing
-from gateway.support.descriptors import room_for
+from gateway.support.descriptors import open_closed, room_for
 from gateway.support.seal import Seal
 
 try:
@@ -166,7 +166,7 @@ def _asked_to_stop(*, patient: bool = False) -> asyncio.Event:
     def stop() -> None:
         if asked.is_set() and not patient:
             log.warning("second signal: ending now")
-            logs.flush()
+            logs.finish()
             os._exit(1)
         asked.set()
 
@@ -188,6 +188,7 @@ def serve_stdio(
     `authorization` is what upstreams with `auth: forward` are shown. Raises OSError for the address of an
     admin listener that cannot be had.
     """
+    open_closed()
     pipes = take_over()
     _guard_secrets(config, [] if authorization is None else [authorization])
     for warning in warnings:
@@ -354,6 +355,7 @@ def guard_command(config: Config, authorizations: Sequence[str] = ()) -> None:
 
 def _guard_secrets(config: Config, authorizations: Sequence[str] = ()) -> None:
     """Set up the log so that it tells none, and have the system write none to a core file."""
+    open_closed()
     logs.configure(config.log, secrets=[*confidential(config), *_parts(authorizations)])
     logs.take_the_rest()
     if resource is not None:

@@ -1,7 +1,9 @@
 """Makes room for open files: each connection is one, and without one nobody can be asked or answered."""
 
 import logging
+import os
 import resource
+import sys
 from contextlib import suppress
 
 log = logging.getLogger(__name__)
@@ -38,3 +40,20 @@ def room_for(wanted: int, upstream: int) -> int:
         wanted,
     )
     return clients
+
+
+def open_closed() -> None:
+    """Have stdin, stdout and stderr be something, where whoever started the process has closed them.
+
+    What is opened next would get their numbers otherwise, and be written to by whatever prints.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            taken = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(taken, True)
+    # These are there for as long as the process is.
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

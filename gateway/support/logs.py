@@ -9,15 +9,12 @@ places in the code where they came up: their texts quote header bytes, bodies an
 import asyncio
 import base64
 import logging
-import os
 import re
-import select
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TextIO
@@ -30,6 +27,9 @@ from gateway import config
 from gateway.support import access, exchange
 from gateway.support.access import AccessLog
 from gateway.support.exchange import Exchange
+from gateway.support.sink import Sink
+
+log = logging.getLogger(__name__)
 
 HIDDEN = "***"
 
@@ -44,12 +44,14 @@ _AIOHTTP = (
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _TOGETHER = 0.05
 """Seconds for which lines of the access log wait for each other, and so for how long they may be missing."""
-_ATOMIC = 4096
-"""Bytes that a pipe takes as one piece, which no other process that writes to it can cut (PIPE_BUF)."""
 _MANY = 1000
 """Exchanges that wait for their lines to be made."""
 _MOST_WAITING = 2**20
-"""Bytes of the access log that wait for whoever reads it; what comes then is dropped."""
+"""Bytes that wait for whoever reads the log; lines of the access log that come then are dropped."""
+_FOR_RECORDS = 2**18
+"""Bytes beyond these that are left to records, which say more than one line of many."""
+_PATIENCE = 1.0
+"""Seconds that the end of the process waits for whoever reads what is left."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 # Each of these looks at a text as many times as it is long: no word of it is read from each of its places.
@@ -92,14 +94,18 @@ def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: It
     `secrets` are values known to be secret, which are hidden wherever they stand.
     """
     global _levelled
-    handler = _Handler(stream if stream is not None else sys.stderr)
+    stream = stream if stream is not None else sys.stderr
+    root = logging.getLogger()
+    before = [old for old in root.handlers if isinstance(old, _Handler)]
+    sinks = [old.sink for old in before if old.sink.stream is stream]  # what waits there keeps its turn
+    handler = _Handler(sinks[0] if sinks else Sink(stream))
     known = [spelling for secret in secrets for spelling in spellings(secret)]
     handler.setFormatter(JsonLines(known) if settings.format == "json" else TextLines(known))
-    root = logging.getLogger()
-    for old in [old for old in root.handlers if isinstance(old.formatter, _Lines)]:
-        with suppress(OSError, ValueError):  # its stream may be gone
-            old.flush()
+    for old in before:
+        old.flush()
         root.removeHandler(old)
+        if old.sink is not handler.sink:
+            old.sink.close()
     root.addHandler(handler)
     root.setLevel(_LEVELS[settings.level])
     for name in _levelled - settings.levels.keys():
@@ -112,9 +118,16 @@ def configure(settings: config.Log, *, stream: TextIO | None = None, secrets: It
 
 
 def flush() -> None:
-    """Write what waits to be written; for who is about to end the process without further ado."""
+    """Write what waits to be written and has room."""
     for handler in logging.getLogger().handlers:
         handler.flush()
+
+
+def finish() -> None:
+    """Write what waits to be written; for who is about to end the process without further ado."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Handler):
+            handler.finish()
 
 
 def guard_last_resort(secrets: Iterable[str]) -> None:
@@ -206,136 +219,98 @@ class _KindOnly(logging.Filter):
         return True
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Handler(logging.Handler):
     """Writes lines, and of a record that cannot be written says no more than whose it was.
 
-    Lines of the access log are gathered for a moment. Nobody waits for them: where the log is not read, as
-    with a client that starts the gateway and leaves its stderr alone, they are dropped and counted.
+    Nobody waits for whoever reads them: where that is nobody, as with a client that starts the gateway and
+    leaves its stderr alone, they are dropped beyond a bound, and counted. Lines of the access log, which are
+    gathered for a moment, are dropped first.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._guard = threading.RLock()
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self.sink = sink
         self._ended: list[tuple[Exchange, Callable[[Exchange], bytes]]] = []
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._lost = 0
         self._due_in: asyncio.AbstractEventLoop | None = None
         """The loop that comes back to what waits."""
-        self._place = _place_of(stream)
 
     def later(self, ended: Exchange, line: Callable[[Exchange], bytes]) -> None:
         """Write the line of an exchange soon."""
-        with self._guard:
+        with self.sink.guard:
             self._ended.append((ended, line))
             count = len(self._ended)
-            if count == 1:
-                self._soon()
-            elif count >= _MANY:
-                self._make()
+        if count == 1:
+            self._soon()
+        elif count >= _MANY:
+            self._make()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, behind what happened before it."""
-        with self._guard:
-            self._write_waiting()
-        super().emit(record)
+        self._make()
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+        except Exception:  # as the standard library has it
+            self.handleError(record)
+        else:
+            self._add(line)
 
     def flush(self) -> None:
-        """Write what waits."""
-        with self._guard:
-            self._write_waiting()
-        super().flush()
+        """Write what there is room for."""
+        self._make()
+        self._pour()
+
+    def finish(self) -> None:
+        """Write what waits, but wait for its reader for no more than a moment."""
+        self.flush()
+        self.sink.finish(_PATIENCE)
+
+    def close(self) -> None:
+        """Write what waits at the very end."""
+        self.finish()
+        super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say that a record is missing; the one of the standard library would print its arguments."""
         kind = getattr(sys.exc_info()[0], "__name__", "")
-        try:
-            self.stream.write(f"a record of {record.name} could not be written: {kind}\n")
-        except (OSError, ValueError):  # the stream itself is gone
-            return
+        self._add(f"a record of {record.name} could not be written: {kind}\n".encode())
+
+    def _add(self, line: bytes) -> None:
+        self.sink.add(line, _MOST_WAITING + _FOR_RECORDS)
+        if not self._pour():
+            self._soon()
 
     def _soon(self) -> None:
         """Come back to it in a moment, unless that is due already."""
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # nothing runs that could come back to it
-            self._write_waiting()
+        except RuntimeError:  # nothing runs that could come back to it: whatever is written next does
+            self.flush()
             return
         if self._due_in is not loop:
             self._due_in = loop
             loop.call_later(_TOGETHER, self._due)
 
     def _due(self) -> None:
-        with self._guard:
-            self._due_in = None
-            self._write_waiting()
-            if self._waiting:
-                self._soon()
+        self._due_in = None
+        self._make()
+        if not self._pour():
+            self._soon()
 
     def _make(self) -> None:
         """Make lines of what ended; beyond the bound they are only counted."""
-        ended, self._ended = self._ended, []
-        for one, line in ended:
-            if self._size >= _MOST_WAITING:
-                self._lost += 1
-                continue
-            made = line(one)
-            self._waiting.append(made)
-            self._size += len(made)
+        with self.sink.guard:
+            ended, self._ended = self._ended, []
+            for one, line in ended:
+                if self.sink.size >= _MOST_WAITING:
+                    self.sink.lose()
+                else:
+                    self.sink.add(line(one), _MOST_WAITING)
 
-    def _write_waiting(self) -> None:
-        self._make()
-        if not self._waiting:
-            return
-        lines, self._waiting, self._size = self._waiting, [], 0
-        pieces = _pieces(lines)
-        while pieces and self._put(pieces[-1]):
-            pieces.pop()
-        self._waiting = pieces[::-1]
-        self._size = sum(map(len, pieces))
-        if self._lost and not self._waiting:
-            lost, self._lost = self._lost, 0
-            logging.getLogger(access.NAME).warning("%d line(s) are missing: nobody read the log", lost)
-
-    def _put(self, piece: bytes) -> bool:
-        """Whether a piece could be written without waiting for anybody, or never will be."""
-        try:
-            if self._place is None:
-                self.stream.write(piece.decode())
-                return True
-            if not self._place.poll(0):
-                return False
-            os.write(self.stream.fileno(), piece)
-        except BlockingIOError:
-            return False
-        except (OSError, ValueError):  # the stream is gone
-            return True
-        return True
-
-
-def _place_of(stream: TextIO) -> "select.poll | None":
-    """Return what tells whether the file behind a stream takes more, None where there is no such file."""
-    if not hasattr(select, "poll"):  # on Windows
-        return None
-    try:
-        place = select.poll()
-        place.register(stream.fileno(), select.POLLOUT)
-    except (OSError, ValueError):
-        return None
-    return place
-
-
-def _pieces(lines: Sequence[bytes]) -> list[bytes]:
-    """Return the lines in pieces that are written whole or not at all, the last one first."""
-    pieces: list[list[bytes]] = []
-    size = _ATOMIC
-    for line in lines:
-        if size + len(line) > _ATOMIC:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(line)
-        size += len(line)
-    return [b"".join(piece) for piece in reversed(pieces)]
+    def _pour(self) -> bool:
+        poured = self.sink.pour()
+        if poured and (lost := self.sink.lost()):  # with no lock held but, at most, the one of this handler
+            log.warning("%d line(s) are missing: nobody read the log", lost)
+        return poured
 
 
 class _Lines(logging.Formatter):

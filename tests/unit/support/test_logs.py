@@ -5,6 +5,7 @@ import contextvars
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -256,3 +257,38 @@ def test_what_nobody_catches_goes_through_the_log() -> None:
     assert done.stderr.count("CRITICAL gateway: nobody caught this") == 2
     assert "ERROR python: an exception where none can be raised" in done.stderr
     assert "UserWarning" in done.stderr
+
+
+def test_records_are_not_waited_for_either() -> None:
+    """A pipe that nobody reads takes some; the rest waits, up to a bound, and is told when somebody reads."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    read, write = os.pipe()
+    try:
+        with open(write, "w", encoding="utf-8") as stream, open(read, "rb", buffering=0) as reader:
+            logs.configure(config.Log(format="json"), stream=stream)
+            made = 12_000
+            for number in range(made):
+                logging.getLogger("gateway").warning("%d %s", number, "x" * 100)
+            logs.configure(config.Log(format="json", level="warning"), stream=stream)  # a reload loses none
+            os.set_blocking(read, False)
+            found = b""
+            while b"nobody read the log" not in found:
+                found += reader.read(2**20) or b""
+                logs.flush()
+            logs.configure(config.Log(), stream=io.StringIO())
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    words = [json.loads(line)["message"] for line in found.splitlines()]
+    missing = int(words[-1].split()[0])
+    assert [word.split()[0] for word in words[:-1]] == [str(number) for number in range(made - missing)]
+    assert 0 < missing < made
+
+
+def test_a_record_that_cannot_be_written_says_whose_it_was(written: io.StringIO) -> None:
+    """And nothing of what it had."""
+    logging.getLogger().handlers[:] = []  # those of pytest would raise
+    logs.configure(config.Log(), stream=written)
+    logging.getLogger("gateway.core").warning("%d", CANARY)
+    assert written.getvalue() == "a record of gateway.core could not be written: TypeError\n"
