@@ -23,7 +23,7 @@ help:
 	@echo "make conformance  run the official conformance suite against the gateway"
 	@echo "make published    install the published servers that the tests run, from PyPI and npm"
 	@echo "make compatibility  try every client with every server, and write docs/compatibility.md"
-	@echo "make docs         write the pages of docs/ that follow from the code"
+	@echo "make docs         write the pages and manifests that follow from other files"
 	@echo "make bench        measure the gateway beside a bare handler and a bare forwarder"
 	@echo "make fuzz         feed the parsers what nobody would send (ARGS='--runs 100000 --seed 7')"
 	@echo "make clean        remove the venv and all that was built"

@@ -1,32 +1,34 @@
-"""Writes the pages that follow from the code, so that they cannot fall behind it: `make docs`.
+"""Writes the pages that follow from the code, and manifests that follow from other files: `make docs`.
 
-`python -m docs.generate --check` writes nothing and ends with 1 where a page is not what the code says.
+`python -m docs.generate --check` writes nothing and ends with 1 where one is not what it should be.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.generating import findings, metrics, reference
+from docs.generating import findings, metrics, reference, rules
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "findings.md": findings.page,
-    "metrics.md": metrics.page,
-    "reference.md": reference.page,
+    "docs/findings.md": findings.page,
+    "docs/metrics.md": metrics.page,
+    "docs/reference.md": reference.page,
+    "deploy/kubernetes/components/monitoring/prometheusrule.yaml": rules.kubernetes,
+    "deploy/helm/mcp-gateway/files/rules.yaml": rules.chart,
 }
-"""File in this folder -> what makes its text."""
+"""File in the repository -> what makes its text."""
 
 
 def outdated() -> list[str]:
-    """Return the pages that are not what the code says."""
+    """Return the files that are not what they should be."""
     return [name for name, page in PAGES.items() if _written(name) != page()]
 
 
 def _written(name: str) -> str:
     try:
-        return (HERE / name).read_text("utf-8")
+        return (ROOT / name).read_text("utf-8")
     except FileNotFoundError:
         return ""
 
@@ -36,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     names = outdated()
     for name in names:
         if "--check" in arguments:
-            sys.stderr.write(f"docs/{name} is not what the code says: run `make docs`\n")
+            sys.stderr.write(f"{name} is not what the code says: run `make docs`\n")
         else:
-            (HERE / name).write_text(PAGES[name](), "utf-8")
-            sys.stdout.write(f"docs/{name}\n")
+            (ROOT / name).write_text(PAGES[name](), "utf-8")
+            sys.stdout.write(f"{name}\n")
     return 1 if names and "--check" in arguments else 0
 
 

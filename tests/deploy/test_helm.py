@@ -16,6 +16,7 @@ from tests.support.manifests import (
     check_stop,
     loaded,
     one_of,
+    shipped_rules,
 )
 
 if find_spec("helm_python") is None:
@@ -41,6 +42,7 @@ FULL: dict[str, Any] = {
     "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "mcp-tls", "annotations": {"a/b": "c"}},
     "networkPolicy": {"clients": [{"podSelector": {}}]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "podAnnotations": {"a/b": "c"},
     "nodeSelector": {"kubernetes.io/arch": "arm64"},
     "tolerations": [{"operator": "Exists"}],
@@ -71,7 +73,7 @@ def test_helm_finds_nothing_wrong(values: dict[str, Any]) -> None:
 
 def test_kubernetes_knows_every_key(made: list[Manifest]) -> None:
     """In the oldest and in the newest version, and everything that is named is there."""
-    check_schemas(made, foreign=["ServiceMonitor"])
+    check_schemas(made, foreign=["ServiceMonitor", "PrometheusRule"])
     name = "demo-mcp-gateway"
     check_references(made)
     for one in made:
@@ -96,6 +98,9 @@ def test_the_values_reach_their_places() -> None:
     ingress = one_of(made, "Ingress", name)
     assert ingress["spec"]["tls"] == [{"hosts": ["mcp.example.com"], "secretName": "mcp-tls"}]
     assert one_of(made, "ServiceMonitor", name)["metadata"]["labels"]["release"] == "prometheus"
+    rule = one_of(made, "PrometheusRule", name)
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == {"groups": shipped_rules()}
     clients = one_of(made, "NetworkPolicy", name)["spec"]["ingress"][0]
     assert clients["from"] == [{"podSelector": {}}]
 

@@ -16,6 +16,7 @@ from tests.support.manifests import (
     loaded,
     needs_kustomize,
     one_of,
+    shipped_rules,
 )
 from tests.support.processes import ROOT
 
@@ -36,7 +37,7 @@ def example() -> list[Manifest]:
 
 def test_kubernetes_knows_every_key(made: list[Manifest]) -> None:
     """In the oldest and in the newest version."""
-    check_schemas(made, foreign=["ServiceMonitor"])
+    check_schemas(made, foreign=["ServiceMonitor", "PrometheusRule"])
     check_references(made)
 
 
@@ -94,6 +95,13 @@ def test_the_autoscaler_asks_for_a_metric_that_is_there(example: list[Manifest])
     assert f"name: {{as: {asked}}}" in rule
     (series,) = re.findall(r"seriesQuery: '(\w+)\{side=\"downstream\"", rule)
     assert f"# TYPE {series} gauge\n" in Metrics().render().decode()
+
+
+def test_the_operator_is_given_all_rules_and_alerts(example: list[Manifest]) -> None:
+    """With the braces of their annotations, which are for Prometheus."""
+    rule = one_of(example, "PrometheusRule")
+    assert rule["spec"]["groups"] == shipped_rules()
+    assert "{{ $labels.instance }}" in str(rule)
 
 
 def test_no_secret_is_among_the_manifests() -> None:

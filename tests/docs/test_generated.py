@@ -1,4 +1,4 @@
-"""The pages that are written from the code are what the code says now, and true."""
+"""The files that are written from the code and from others are what these say now, and true."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from docs.generate import PAGES, main, outdated
 from docs.generating import reference
 from gateway.config import Config, load
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| `([^`]+)` \| (.*) \| (.*) \| (.+) \| (.*) \|$", re.MULTILINE)
 
 
@@ -22,18 +22,21 @@ def rows() -> list[Sequence[str]]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_says(name: str) -> None:
     """`make docs` after every change of what it is made of."""
-    assert (DOCS / name).read_text("utf-8") == PAGES[name]()
+    assert (ROOT / name).read_text("utf-8") == PAGES[name]()
 
 
 def test_an_outdated_page_is_told_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whether it is old or not there at all; `--check` writes nothing."""
-    monkeypatch.setattr("docs.generate.HERE", tmp_path)
-    (tmp_path / "reference.md").write_text("old", "utf-8")
+    monkeypatch.setattr("docs.generate.ROOT", tmp_path)
+    for name in PAGES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    old = tmp_path / "docs" / "reference.md"
+    old.write_text("old", "utf-8")
     assert main(["--check"]) == 1
     assert "docs/reference.md is not what the code says" in capsys.readouterr().err
-    assert (tmp_path / "reference.md").read_text("utf-8") == "old"
+    assert old.read_text("utf-8") == "old"
     assert main([]) == 0
     assert outdated() == []
     assert main(["--check"]) == 0

@@ -69,6 +69,12 @@ def check_schemas(all: Iterable[Manifest], foreign: Iterable[str] = ()) -> None:
                 kubernetes_validate.validate(one, version, strict=True)
 
 
+def shipped_rules() -> list[Manifest]:
+    """Return the groups of rules and alerts that a Prometheus without the operator loads."""
+    files = [ROOT / "deploy" / "prometheus" / name for name in ("rules.yml", "alerts.yml")]
+    return [group for file in files for group in YAML(typ="safe").load(file.read_text("utf-8"))["groups"]]
+
+
 def check_references(all: Iterable[Manifest]) -> None:
     """Fail on what names something that is not there: a port, a label, a ConfigMap, a workload."""
     all = list(all)
