@@ -41,6 +41,8 @@ HEADERS = {
     "Mcp-Method": "tools/call",
     "Mcp-Name": "alpha__a",
 }
+REPLACED = 'mcp_gateway_worker_ends_total{cause="replaced"}'
+CRASHED = 'mcp_gateway_worker_ends_total{cause="crashed"}'
 CALLS = ("mcp_server_operation_duration_seconds_count{", 'mcp_method_name="tools/call"')
 
 
@@ -274,6 +276,7 @@ async def test_the_status_is_seen_to_change(crew: Crew) -> None:
 async def test_a_rolling_restart_loses_nothing(crew: Crew) -> None:
     """One process after the other is replaced; every call is answered meanwhile, and counted once."""
     before, counted = await crew.pids(), await crew.counted(*CALLS)
+    replaced = await crew.counted(REPLACED)
     async with Load(crew) as load:
         await load.more(20)
         crew.signal(signal.SIGUSR2)
@@ -283,7 +286,7 @@ async def test_a_rolling_restart_loses_nothing(crew: Crew) -> None:
         await load.more(20)
     assert load.failed == []
     assert await crew.counted(*CALLS) - counted == load.answered
-    assert await crew.counted('mcp_gateway_worker_ends_total{cause="replaced"}') == 2
+    assert await crew.counted(REPLACED) == replaced + 2
 
 
 async def test_a_session_of_an_older_client_outlives_the_processes(crew: Crew) -> None:
@@ -326,7 +329,7 @@ async def test_a_worker_that_is_killed_is_replaced(crew: Crew) -> None:
     killed, other = await crew.pids()
     async with Load(crew) as load:
         await load.more(20)
-    counted = await crew.counted(*CALLS)
+    counted, crashed = await crew.counted(*CALLS), await crew.counted(CRASHED)
     restarts = [each["restarts"] for each in (await crew.status())["workers"]]
     os.kill(killed, signal.SIGKILL)
     await crew.ended(killed)
@@ -338,7 +341,7 @@ async def test_a_worker_that_is_killed_is_replaced(crew: Crew) -> None:
     assert workers[1]["pid"] == other
     assert [each["restarts"] for each in workers] == [restarts[0] + 1, restarts[1]]
     assert await crew.counted(*CALLS) == counted > 20
-    assert await crew.counted('mcp_gateway_worker_ends_total{cause="crashed"}') == 1
+    assert await crew.counted(CRASHED) == crashed + 1
     assert (
         await crew.counted("mcp_gateway_workers ") == await crew.counted("mcp_gateway_workers_wanted ") == 2
     )
