@@ -77,7 +77,7 @@ class Gateway:
             cache=self,
             identify=self._front.identify,
             background=runtime.background,
-            request_head=runtime.config.limits.request_head,
+            settings=lambda: self.runtime.config,
         )
         self._settled = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()

@@ -1,6 +1,6 @@
 """Serves health, metrics, status and answers about the cache to operators, on a listener of its own.
 
-There is no Host check: probes come by pod address (B31). Liveness depends on nothing but the event loop.
+Liveness depends on nothing but the event loop.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
+from gateway.config import Config
 from gateway.front import operations
 from gateway.front.operations import Identify, Operations, Refused
 from gateway.front.operators import OperatorsListener
@@ -48,7 +49,7 @@ class AdminFront:
         cache: Operations,
         identify: Identify,
         background: Background,
-        request_head: float,
+        settings: Callable[[], Config],
     ) -> None:
         self._metrics = metrics
         self._phase = phase
@@ -58,7 +59,7 @@ class AdminFront:
         self._page = StatusPage(shown, background)
         self._cache = cache
         self._identify = identify
-        self._listener = OperatorsListener(self._handle, background, request_head)
+        self._listener = OperatorsListener(self._handle, background, settings)
 
     def __repr__(self) -> str:
         return f"<AdminFront {self._listener!r}, {self._page!r}>"

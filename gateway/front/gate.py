@@ -35,6 +35,8 @@ _EXPOSED_HEADERS = (
 )
 _PREFLIGHT_SECONDS = 7200  # the longest that Chromium keeps one
 _REMEMBERED = 256
+_NOBODY_ELSES = (".localhost", ".internal", ".svc", ".cluster.local")
+"""Ends of names that nobody can register."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,26 @@ class Gate:
             f"Access-Control-Expose-Headers: {_EXPOSED_HEADERS}\r\n"
             "Vary: Origin\r\n"
         ).encode()
+
+
+def is_own_name(host: str, settings: config.Config) -> bool:
+    """Whether a Host is one that no foreign page can have been given by its name server (DNS rebinding).
+
+    It is an address, a name that nobody can register, or one that the configuration knows as the gateway's.
+    """
+    name, _ = _split_host(host)
+    if "." not in name or name.endswith(_NOBODY_ELSES) or _is_address(name):
+        return True
+    known = [*settings.hosts, urlsplit(settings.public_url or "").hostname or ""]
+    return any(_fits(name, None, _split_host(each)) for each in known)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _own_hosts(settings: config.Config, bound: Sequence[tuple[str, int]]) -> list[str]:

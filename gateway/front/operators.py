@@ -1,19 +1,30 @@
-"""The listener of operators: who answers there is handed in."""
+"""The listener of operators: who answers there is handed in.
+
+Probes and Prometheus come by whatever name or address a pod has, and are let in by all (B31). What tells more
+is not for a web page whose own name was made to lead here, which its browser takes for the page's own server.
+"""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
+from gateway.config import Config
+from gateway.front.gate import is_own_name
 from gateway.front.heads import PatientServer
+from gateway.protocol import jsonrpc
 from gateway.support.tasks import Background
+
+Answer: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _IDLE_CONNECTION = 75.0
 _TICKS = 4  # looks at every connection per deadline
 _LONGEST_TICK = 0.5
 _LONGEST_QUESTION = 256 * 1024
 """What the arguments of a call may come to in a query: no call with longer ones is kept."""
+_UNDER_ANY_NAME = ("/healthz", "/readyz", "/metrics")
 
 
 class OperatorsListener:
@@ -21,13 +32,13 @@ class OperatorsListener:
 
     def __init__(
         self,
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        answer: Answer,
         background: Background,
-        request_head: float,
+        settings: Callable[[], Config],
     ) -> None:
         self._answer = answer
+        self._settings = settings
         self._background = background
-        self._request_head = request_head
         self._server: PatientServer | None = None
         self._pulse: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
@@ -38,12 +49,14 @@ class OperatorsListener:
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._serving(), host, port)
+        self._listener = await loop.create_server(self._serving(self._answer_own), host, port)
         return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
 
     async def start_at(self, path: str) -> None:
         """Listen on a unix socket, which whoever may enter its folder can ask."""
-        self._listener = await asyncio.get_running_loop().create_unix_server(self._serving(), path)
+        self._listener = await asyncio.get_running_loop().create_unix_server(
+            self._serving(self._answer), path
+        )
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
@@ -57,9 +70,20 @@ class OperatorsListener:
             await self._server.shutdown(0.1)
             self._server = None
 
-    def _serving(self) -> PatientServer:
+    async def _answer_own(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer whoever knows the gateway by a name of its own."""
+        if request.path not in _UNDER_ANY_NAME:
+            for host in request.headers.getall(hdrs.HOST, ()):
+                if not is_own_name(host, self._settings()):
+                    said = f"Host {host[:200]!r} is not shown this; the setting `hosts` allows it"
+                    return web.Response(
+                        status=403, body=jsonrpc.encode({"error": said}), content_type="application/json"
+                    )
+        return await self._answer(request)
+
+    def _serving(self, answer: Answer) -> PatientServer:
         self._server = PatientServer(
-            self._answer,
+            answer,
             access_log=None,
             keepalive_timeout=_IDLE_CONNECTION,
             max_line_size=_LONGEST_QUESTION,
@@ -69,5 +93,6 @@ class OperatorsListener:
 
     async def _close_late(self, server: PatientServer) -> None:
         while True:
-            await asyncio.sleep(min(self._request_head / _TICKS, _LONGEST_TICK))
-            server.close_late(time.monotonic(), self._request_head)
+            patience = self._settings().limits.request_head
+            await asyncio.sleep(min(patience / _TICKS, _LONGEST_TICK))
+            server.close_late(time.monotonic(), patience)

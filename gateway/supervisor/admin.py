@@ -36,7 +36,7 @@ class CrewAdmin:
     def __init__(self, crew: Crew, background: Background) -> None:
         self._crew = crew
         self._page = StatusPage(self, background)
-        self._listener = OperatorsListener(self._handle, background, crew.config.limits.request_head)
+        self._listener = OperatorsListener(self._handle, background, lambda: crew.config)
 
     def __repr__(self) -> str:
         return f"<CrewAdmin {self._listener!r} of {self._crew!r}>"

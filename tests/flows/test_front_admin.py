@@ -5,10 +5,12 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from multidict import MultiMapping
 
+from gateway.config import Config
 from gateway.core.explain import Question, Report
 from gateway.core.inventory import Page, Search
 from gateway.core.purge import Wish
@@ -76,9 +78,12 @@ async def _identify(headers: MultiMapping[str], endpoint: str | None) -> Princip
 
 
 @asynccontextmanager
-async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
+async def running(*, request_head: float = 10.0, **settings: Any) -> AsyncIterator[Admin]:
     """Serve until the test is done."""
     background = Background()
+    upstreams = {"a": {"url": "http://127.0.0.1:9/mcp"}}
+    limits = {"request_head": request_head}
+    config = Config.model_validate({"upstreams": upstreams, "limits": limits, **settings})
     admin = Admin()
     front = AdminFront(
         admin.metrics,
@@ -89,7 +94,7 @@ async def running(*, request_head: float = 10.0) -> AsyncIterator[Admin]:
         cache=Asked(),
         identify=_identify,
         background=background,
-        request_head=request_head,
+        settings=lambda: config,
     )
     ((_, admin.port),) = await front.start("127.0.0.1", 0)
     try:
@@ -181,3 +186,39 @@ async def test_who_asks_nothing_is_hung_up_on_and_who_asked_may_wait() -> None:
                 assert await silent.hung_up()
         probe.send(question)
         assert (await probe.reply()).status == 200
+
+
+SHOWN = ("/", "/status", "/status.json", "/catalogue.json", "/explain?method=tools/list", "/nothing")
+
+
+@pytest.mark.parametrize("path", SHOWN)
+async def test_a_page_whose_name_leads_here_is_shown_nothing(path: str) -> None:
+    """DNS rebinding: its browser takes the answer for one of the page's own server."""
+    async with running() as admin:
+        reply = await admin.get(path, host="evil.example:9090")
+        assert reply.status == 403
+        assert "the setting `hosts` allows it" in reply.json["error"]
+        assert (await admin.get(path, host="gateway:9090")).status != 403
+
+
+async def test_it_hears_of_no_change_and_purges_nothing() -> None:
+    """Whatever it sends along."""
+    async with running() as admin:
+        assert (await admin.get("/status/events", host="evil.example")).status == 403
+        assert (await admin.get("/purge", "POST", host="evil.example")).status == 403
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_probes_may_call_it_what_they_like(path: str) -> None:
+    """B31: balancers and Prometheus have names and addresses that the gateway cannot know."""
+    async with running() as admin:
+        assert (await admin.get(path, host="gateway.corp.example:9090")).status == 200
+
+
+async def test_names_of_the_configuration_are_its_own() -> None:
+    """Those that clients use, or that operators added for this."""
+    settings = {"hosts": ["status.corp.example"], "public_url": "https://mcp.corp.example/mcp"}
+    async with running(**settings) as admin:
+        for host in ("status.corp.example:9090", "mcp.corp.example"):
+            assert (await admin.get("/status.json", host=host)).status == 200
+        assert (await admin.get("/status.json", host="other.corp.example")).status == 403

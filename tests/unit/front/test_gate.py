@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from gateway.front.gate import Gate
+from gateway.front.gate import Gate, is_own_name
 from tests.support.front import settings
 
 LOOPBACK = [("127.0.0.1", 8080)]
@@ -225,3 +225,41 @@ def test_any_host_and_origin_is_judged_and_never_echoed_raw(host: str, origin: s
     lines = gate.cors_lines(origin)
     assert lines.count(b"\r\n") in (1, 3)
     assert lines.count(b"\n") == lines.count(b"\r")
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1:9090", True),
+        ("10.1.2.3", True),
+        ("[fd00::7]:9090", True),
+        ("[::1]", True),
+        ("localhost:9090", True),
+        ("a.localhost", True),
+        ("mcp-gateway-admin:9090", True),
+        ("mcp-gateway-admin.mcp.svc:9090", True),
+        ("MCP-gateway.mcp.svc.cluster.local.", True),
+        ("gw.internal", True),
+        ("", True),
+        ("evil.example", False),
+        ("evil.example.", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:9090", False),
+        ("x.svc.evil.example", False),
+        ("evil.example:9090@127.0.0.1", False),
+        ("evil.local", False),
+        ("status.corp.example:9", True),
+        ("a.pods.example", True),
+        ("mcp.example.com", True),
+        ("evil.mcp.example.com", False),
+    ],
+)
+def test_a_name_that_nobody_else_can_have_is_our_own(host: str, own: bool) -> None:
+    """DNS rebinding: a page comes under a name that its author has registered."""
+    known = settings(hosts=["status.corp.example:8080", "*.pods.example"], public_url=PUBLIC)
+    assert is_own_name(host, known) is own
+
+
+def test_a_star_makes_every_name_our_own() -> None:
+    """Who writes it has been told what it means."""
+    assert is_own_name("evil.example", settings(hosts=["*"]))
