@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from gateway.config import Config, Upstream
 from gateway.core.audience import KINDS, Kind
-from gateway.core.hub import Turn
 from gateway.core.standing import counts
+from gateway.core.turning import Turn
 from gateway.protocol.call import UpstreamName
 
 M = TypeVar("M", bound=BaseModel)

@@ -12,12 +12,11 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, assert_never
-
-import msgspec
+from functools import partial
+from typing import assert_never
 
 from gateway.cache.policy import ancestors
-from gateway.config import Authentication, Config
+from gateway.config import Config
 from gateway.core.access import Sight
 from gateway.core.audience import (
     KIND_OF,
@@ -26,13 +25,11 @@ from gateway.core.audience import (
     UPDATED,
     Audience,
     Followed,
-    Kind,
     Place,
     Tracked,
 )
 from gateway.core.capabilities import Profile, needed
 from gateway.core.catalogue import Caller, Catalogue
-from gateway.core.discover import offers
 from gateway.core.federation import namespaces
 from gateway.core.follower import Ears, Follower
 from gateway.core.following import TASK, Alone, Aside, Digests, Following, Found, Gap, Looking, Lost, Said
@@ -43,9 +40,8 @@ from gateway.core.router import uri_problem
 from gateway.core.shown import Shown, Stale
 from gateway.core.subscription import Round, Subscription
 from gateway.core.tasklooks import TaskLooks
+from gateway.core.turning import Crier, Door, Listener, Turn, end_of, moved, offered
 from gateway.protocol.call import (
-    Answer,
-    Call,
     Challenge,
     Change,
     Notice,
@@ -72,8 +68,6 @@ _MOST_LACKING = 10_000
 _MOST_PROFILES = 8
 """More ways than this in which clients see one list are not looked at anew; all are told instead."""
 
-_OTHERWISE = "shown otherwise"
-
 _CHANGED: Mapping[str, str] = {f"notifications/{kind}/list_changed": LISTS_OF[kind][0] for kind in KINDS}
 
 
@@ -83,48 +77,6 @@ class _Lacking:
 
     caller: Caller
     partitions: dict[Partition | None, None] = field(default_factory=dict)
-
-
-class Door(Protocol):
-    """Behind which one endpoint is served, as it is configured now."""
-
-    async def listen(self, call: Call, principal: Principal, sink: Sink) -> Answer:
-        """Relay until either side is to end it."""
-        ...
-
-    def show(self, partition: Partition | None, uri: str, upstream: UpstreamName) -> None:
-        """Note whose a URI is that a caller is shown (F-11)."""
-        ...
-
-    def sight(self, principal: Principal) -> Sight | None:
-        """Return what the rules let a caller see, None without rules."""
-        ...
-
-    def admits(self, principal: Principal, before: Authentication) -> bool:
-        """Whether who was let in `before` would be let in again."""
-        ...
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What another configuration means to whoever listens."""
-
-    gone: frozenset[UpstreamName] = frozenset()
-    """Upstreams that are no more, or other ones under the same name."""
-    come: frozenset[UpstreamName] = frozenset()
-    """Upstreams that were not there before, or are other ones."""
-    renamed: frozenset[UpstreamName] = frozenset()
-    """Upstreams whose things have other names and URIs."""
-    otherwise: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
-    """Endpoint -> the lists of which something else is shown, for other reasons than that an upstream is."""
-    rules: bool = False
-    """Whether other rules say who may see what."""
-    counts: Callable[[Principal], bool] = lambda _: True
-    """Whether a caller would be let in again with the credential he came with."""
-
-
-_say_otherwise = msgspec.msgpack.Encoder().encode
-_read_otherwise = msgspec.msgpack.Decoder(list[tuple[str, Kind]]).decode
 
 
 class Hub:
@@ -152,11 +104,9 @@ class Hub:
         self._shown = shown
         self._random = random
         self._wall_clock = wall_clock
-        self._bus = bus
         self._doors: dict[str, Door] = {}
         self._who: dict[Subscription, tuple[Principal, Wanted]] = {}
         """Who listens, and which lists he wanted to hear of."""
-        self._welcomes: dict[UpstreamName, asyncio.Task[None]] = {}
         self._started = False
         self._configure(config, pool, catalogue)
         self._audience = Audience(
@@ -166,6 +116,7 @@ class Hub:
             subresources=self._settings.subresources,
             show=self._show,
         )
+        self._crier = Crier(self._audience, background, bus)
         self._followers: dict[Followed, Follower] = {}
         self._claims: dict[Subscription, list[tuple[Follower, Wanted]]] = {}
         self._joining: set[Subscription] = set()
@@ -191,8 +142,6 @@ class Hub:
         catalogue.seen.heeded = self._followers
         if shown is not None:
             catalogue.seen.on_news = shown.note
-        if bus is not None:
-            bus.subscribe(_OTHERWISE, self._heard_otherwise)
 
     def _configure(self, config: Config, pool: UpstreamPool, catalogue: Catalogue) -> None:
         self._config = config
@@ -416,24 +365,18 @@ class Hub:
         Who was promised something that is not to be had any more is let go, and hears the truth when he
         listens anew. Of all else that is shown otherwise the others are told.
         """
-        before, offered = self._served, {name: self._offered(name) for name in self._config.upstreams}
+        before, had = (
+            self._served,
+            {UpstreamName(n): offered(self._pool, UpstreamName(n)) for n in self._config.upstreams},
+        )
         self._configure(config, pool, catalogue)
-        served = self._served
+        served, move = self._served, moved(before, self._served)
         self._doors = dict(doors)
-        lost = {
-            (path, name)
-            for path, names in before.items()
-            for name in names
-            if path in served and name not in served[path]
-        }
-        gained = {
-            (path, name) for path in served for name in served[path] if name not in before.get(path, ())
-        }
-        for path, name in lost:
-            for kind in offered[name]:
-                self._say_shown_otherwise(path, kind, name)
+        for path, name in move.lost:
+            for kind in had[name]:
+                self._crier.tell(path, kind, name)
         for stream in self._audience:
-            self._reconsider(stream, turn, {path for path, _ in gained})
+            self._reconsider(stream, turn, gains=stream.endpoint in move.gaining)
         self._audience.adopt(
             served, namespaces(config), self._forwarding, subresources=self._settings.subresources
         )
@@ -448,36 +391,38 @@ class Hub:
             self._begin(UpstreamName(named))
         for path, kinds in turn.otherwise.items():
             for kind in kinds if path in served else ():
-                self._say_shown_otherwise(path, kind, None)
-        for name in turn.come | {name for _, name in gained}:
-            paths = [path for path, its in gained if its == name]
-            self._welcome(name, paths, offered.get(name, frozenset()) if name in turn.gone else None)
+                self._crier.tell(path, kind, None)
+        for name in turn.come | {name for _, name in move.gained}:
+            paths = move.to(name)
+            self._crier.welcome(
+                name,
+                pool,
+                paths,
+                instead_of=had.get(name, frozenset()) if name in turn.gone else None,
+                elsewhere=partial(self._served_elsewhere, name, paths),
+                compare=partial(self._compare, name),
+            )
 
-    def _offered(self, name: str) -> frozenset[Kind]:
-        """Return the lists that an upstream says it has."""
-        discovered = self._pool.discovered(UpstreamName(name))
-        if discovered is None:
-            return frozenset()
-        return frozenset(kind for kind in KINDS if offers(discovered.capabilities, kind))
-
-    def _reconsider(self, stream: Subscription, turn: Turn, gaining: Collection[str]) -> None:
-        """Let a stream go that cannot be kept as it is; asked by what was configured before."""
+    def _reconsider(self, stream: Subscription, turn: Turn, *, gains: bool) -> None:
+        """Let a stream go that cannot be kept as it is; what it was promised is as configured before."""
         principal, asked = self._who[stream]
         door = self._doors.get(stream.endpoint)
-        served = self._served.get(stream.endpoint, ())
-        if door is None:
-            stream.end("reloaded")
-        elif not turn.counts(principal):
-            stream.end("refused")
-        elif any(
-            name in turn.gone or name in turn.renamed or name not in served
-            for name in self._audience.named(stream)
-        ) or (turn.rules and (stream.wanted.uris or stream.wanted.tasks)):
-            stream.end("withdrawn")
-        elif stream.endpoint in gaining and asked - stream.wanted.lists:
-            stream.end("reloaded")  # it may be promised more by now
-        else:
+        named = frozenset(self._audience.named(stream))
+        listener = Listener(principal, asked, stream.wanted, named)
+        served = None if door is None else self._served.get(stream.endpoint, ())
+        why = end_of(listener, turn, served, gains=gains)
+        if why is not None:
+            stream.end(why)
+        elif door is not None:
             stream.sight = door.sight(principal)
+
+    def _served_elsewhere(self, name: UpstreamName, paths: Collection[str]) -> list[str]:
+        return [path for path, names in self._served.items() if name in names and path not in paths]
+
+    def _compare(self, name: UpstreamName) -> None:
+        """Look at the lists of an upstream that has taken another one's place."""
+        for at in {at for at in self._followers if at.upstream == name} | {Followed(name, None)}:
+            self._refresher.want(at, KIND_OF, owed=True, urgent=True)
 
     def _forget(self, name: UpstreamName, *, entirely: bool) -> None:
         """Follow an upstream no more that is gone; with another one in its place its lists are compared."""
@@ -485,9 +430,7 @@ class Hub:
             self._followers.pop(at).retire()
         for stream, claims in self._claims.items():
             self._claims[stream] = [pair for pair in claims if pair[0].at.upstream != name]
-        welcome = self._welcomes.pop(name, None)
-        if welcome is not None:
-            welcome.cancel()
+        self._crier.forget(name)
         if entirely:
             self._catalogue.seen.forget(name)
             for key in [key for key in self._lacking if key[0] == name]:
@@ -507,48 +450,6 @@ class Hub:
                 follower = self._follower(at, principal)
                 claims.append((follower, lists))
                 follower.want(lists)
-
-    def _welcome(
-        self, name: UpstreamName, paths: Collection[str], instead_of: frozenset[Kind] | None
-    ) -> None:
-        """Tell of an upstream's lists once it is there: where it is new, and where it says something else."""
-        self._welcomes[name] = task = self._background.start(
-            self._welcomed(name, paths, instead_of), name=f"welcome {name}"
-        )
-
-        def over(_: object) -> None:
-            if self._welcomes.get(name) is task:
-                del self._welcomes[name]
-
-        task.add_done_callback(over)
-
-    async def _welcomed(
-        self, name: UpstreamName, paths: Collection[str], instead_of: frozenset[Kind] | None
-    ) -> None:
-        await self._pool.up(name)
-        offered = self._offered(name)
-        for path in paths:
-            for kind in offered:
-                self._say_shown_otherwise(path, kind, name)
-        if instead_of is None:
-            return
-        elsewhere = [path for path, names in self._served.items() if name in names and path not in paths]
-        for path in elsewhere:
-            for kind in offered ^ instead_of:
-                self._say_shown_otherwise(path, kind, name)
-        for at in {at for at in self._followers if at.upstream == name} | {Followed(name, None)}:
-            self._refresher.want(at, KIND_OF, owed=True, urgent=True)
-
-    def _say_shown_otherwise(self, path: str, kind: Kind, upstream: UpstreamName | None) -> None:
-        """Tell clients that something else is shown, also those who listen at another replica."""
-        self._audience.shown_otherwise(path, kind, upstream)
-        if self._bus is not None:
-            message = _say_otherwise([(path, kind)])
-            self._background.start(self._bus.tell(_OTHERWISE, message), name="tell what is shown otherwise")
-
-    def _heard_otherwise(self, message: bytes) -> None:
-        for path, kind in _read_otherwise(message):
-            self._audience.shown_otherwise(path, kind, None)
 
     # Changes
 

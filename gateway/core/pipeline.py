@@ -27,7 +27,7 @@ from gateway.core.dialogue import Dialogue, holder
 from gateway.core.directory import Directory, Failures, Target, not_served
 from gateway.core.explain import Explainer
 from gateway.core.federation import Federation
-from gateway.core.hub import Door, Hub
+from gateway.core.hub import Hub
 from gateway.core.inventory import Inventory
 from gateway.core.lists import MISSING_META, Cursor, Item, View, decode_cursor, encode_cursor
 from gateway.core.results import Dressed, made, missing_capability
@@ -35,6 +35,7 @@ from gateway.core.reuse import FRESH, Origin, joined, origin, reuse
 from gateway.core.router import uri_problem
 from gateway.core.standing import LetGo, counts
 from gateway.core.tasks import Tasks
+from gateway.core.turning import Door
 from gateway.core.views import Views, Whole, owner
 from gateway.protocol.call import (
     META_SUBSCRIPTION_ID,
