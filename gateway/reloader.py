@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from gateway import config
 from gateway.config import Config, ConfigError
 from gateway.server import Gateway
 from gateway.support.tasks import happens
-from gateway.watching import Watch, content, look
+from gateway.watching import Watch, content, look, passes_once
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class Reloader:
 
     async def run(self, started_by: Config) -> None:
         """Do what is asked, and look at the files, for ever; `started_by` is what they said at the start."""
+        if await asyncio.to_thread(passes_once, self._origin.place):
+            await self._decline()
         self._applied = started_by
         watch = await self._reload(first=True) if self._origin.watched else Watch({})
         while True:
@@ -85,6 +88,15 @@ class Reloader:
             if asked or await self._changed(watch):
                 self._asked.clear()
                 watch = await self._reload(asked=asked)
+
+    async def _decline(self) -> NoReturn:
+        """Say at each request that there is nothing to be read again, for ever."""
+        if self._watches:
+            log.info("%s is no file that could be read again: it is not watched", self._origin.file)
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            log.warning("%s is no file that could be read again: nothing is reloaded", self._origin.file)
 
     @property
     def _watches(self) -> bool:

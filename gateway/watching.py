@@ -5,14 +5,16 @@ before; what still changes is left until it looks the same twice, so that nobody
 """
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
-Look: TypeAlias = tuple[int, int, int, int]
-"""When a file was written, how long it is, and which one it is."""
+Look: TypeAlias = tuple[int, ...]
+"""When a file was written, how long it is, which one it is, and who may read it."""
 
+_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)
 _LONGEST = 2**24
 """Bytes of a file that are read to see whether it is another one; those read by the gateway are shorter."""
 
@@ -27,7 +29,8 @@ def _look(file: Path) -> Look | None:
         at = os.stat(file)
     except OSError:
         return None
-    return at.st_mtime_ns, at.st_size, at.st_ino, at.st_dev
+    written = at.st_mtime_ns, at.st_size, at.st_ino, at.st_dev
+    return *written, at.st_mode, at.st_uid, at.st_gid, at.st_ctime_ns
 
 
 def content(files: Iterable[Path]) -> Mapping[Path, bytes | None]:
@@ -37,10 +40,21 @@ def content(files: Iterable[Path]) -> Mapping[Path, bytes | None]:
 
 def _content(file: Path) -> bytes | None:
     try:
-        with file.open("rb") as opened:
+        # What is no file might have nothing to be read, for ever.
+        with open(os.open(file, os.O_RDONLY | _AT_ONCE), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                return None
             return sha256(opened.read(_LONGEST)).digest()
     except OSError:
         return None
+
+
+def passes_once(file: Path) -> bool:
+    """Whether what is read there is gone then: it is a pipe, a device or the like."""
+    try:
+        return not stat.S_ISREG(os.stat(file).st_mode)
+    except OSError:
+        return False
 
 
 class Watch:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.watching import Watch, content, look
+from gateway.watching import Watch, content, look, passes_once
 
 
 def watched(*files: Path) -> Watch:
@@ -88,3 +88,25 @@ def test_a_file_that_stays_away_is_a_change(file: Path) -> None:
     watch = watched(file)
     file.unlink()
     assert changed(watch)
+
+
+def test_a_file_that_may_be_read_at_last_is_noticed(file: Path) -> None:
+    """Neither its time nor its length is another one then."""
+    watch = Watch({file: None})
+    while not watch.looked(look([file])):
+        pass
+    file.chmod(0o640 if file.stat().st_mode & 0o777 != 0o640 else 0o600)
+    assert changed(watch)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are none here")
+def test_a_pipe_is_not_waited_for(file: Path) -> None:
+    """It takes the place of the file, nobody writes to it, and it is gone again."""
+    watch = watched(file)
+    assert not passes_once(file)
+    file.unlink()
+    assert not passes_once(file)
+    os.mkfifo(file)
+    assert passes_once(file)
+    assert changed(watch)
+    assert content([file]) == {file: None}
