@@ -47,7 +47,8 @@ class Ledger:
         self._segment = segment
         self._most = most
         self._maps: list[mmap.mmap] = []
-        self._used = _START
+        self._used = segment
+        """Bytes of the last segment; without one there is no room."""
         self._places: dict[Key, tuple[mmap.mmap, int]] = {}
         """The map that the record of each cell is in, and where."""
         self._free: dict[tuple[int, int], list[tuple[mmap.mmap, int]]] = {}
@@ -55,10 +56,18 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, *, segment: int = SEGMENT, most: int = _MOST_SEGMENTS) -> "Ledger":
-        """Make the file, which must not exist and which its owner alone may read."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        """Make the file, which must not exist and which its owner alone may read.
+
+        On a disk that is full it counts in memory: nothing is left undone for the sake of its numbers.
+        """
         ledger = cls(path, segment=segment, most=most)
-        ledger._grow()
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            ledger._grow()
+        except FileExistsError:
+            raise
+        except OSError as error:
+            ledger._complain(error)
         return ledger
 
     def __repr__(self) -> str:

@@ -4,13 +4,16 @@ Nothing but this file imports OpenTelemetry, and nobody imports this file unless
 """
 
 import asyncio
+import io
 import logging
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import requests
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -83,6 +86,47 @@ class _Span:
         return trace.set_span_in_context(self._span, Context())
 
 
+class _Session(requests.Session):
+    """Posts, and believes a collector no more than the status of its answer.
+
+    The body is not read, so that it may be of any length; nothing is posted to where it redirects, for the
+    headers are meant for the collector alone; and an answer that trickles in is given up, which the timeout
+    of `requests` would not do, being one of each read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asking: threading.Thread | None = None
+
+    def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
+        """Return the answer without its body."""
+        if self._asking is not None and self._asking.is_alive():  # one at most is left behind
+            raise requests.ReadTimeout("the collector has not answered yet what it was sent before")
+        came: list[requests.Response | requests.RequestException] = []
+
+        def ask() -> None:
+            try:
+                answer = super(_Session, self).send(
+                    request, **settings | {"stream": True, "allow_redirects": False}
+                )
+            except requests.RequestException as error:
+                came.append(error)
+                return
+            if answer.headers.get("Content-Length") != "0":
+                answer.close()
+                answer.raw = io.BytesIO()
+            came.append(answer)
+
+        self._asking = threading.Thread(target=ask, name="spans", daemon=True)
+        self._asking.start()
+        self._asking.join(_PATIENCE)
+        if not came:
+            raise requests.ReadTimeout("the collector does not answer in time")
+        if isinstance(came[0], requests.RequestException):
+            raise came[0]
+        return came[0]
+
+
 class OtelTracer:
     """Makes spans, and sends them to a collector."""
 
@@ -91,6 +135,7 @@ class OtelTracer:
             endpoint=_place(settings.otlp or ""),
             headers={name: secret.get_secret_value() for name, secret in settings.headers.items()} or None,
             timeout=_PATIENCE,
+            session=_Session(),
         )
         batches = BatchSpanProcessor(
             exporter, max_queue_size=_QUEUE, max_export_batch_size=_BATCH, schedule_delay_millis=_EVERY

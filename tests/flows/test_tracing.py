@@ -1,18 +1,20 @@
 """Spans from the client's request to the upstream's, and the context that holds them together (E-25)."""
 
+import asyncio
 import io
 import json
 import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
 from gateway import config
-from gateway.support import access, logs, tracing
+from gateway.support import access, logs, otel, tracing
+from gateway.support.otel import OtelTracer
 from tests.support.canaries import Canaries
 from tests.support.collector import Collector, Span
 from tests.support.legacy_client import LegacyClient
@@ -259,6 +261,89 @@ async def test_a_collector_that_hangs_holds_up_no_request_and_not_the_end():
         await tracing.close()  # within its own bound
         assert collector.spans == []
         assert not tracing.on()
+
+
+@asynccontextmanager
+async def answering(answer: Any) -> AsyncIterator[str]:
+    """Run a collector that reads a head, and answers as it likes."""
+
+    open_ones: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            await answer(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await tracing.close()
+        server.close()
+        for writer in open_ones:
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def trace_one(url: str) -> None:
+    """Have one request traced to a collector."""
+    async with ScriptedUpstream(tools=[tool("add")]) as alpha, running({"alpha": alpha}) as gateway:
+        tracing.use(await asyncio.to_thread(OtelTracer, config.Tracing(otlp=url), version="1"))
+        await gateway.ask("tools/list")
+        await tracing.close()
+
+
+async def test_a_collector_that_answers_without_end_is_not_listened_to():
+    """Its status is all that counts."""
+    left = asyncio.Event()
+
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"10000\r\n" + bytes(65_536) + b"\r\n")
+                await writer.drain()
+        finally:
+            left.set()
+
+    async with answering(endless) as url:
+        await trace_one(url)
+        await left.wait()
+
+
+async def test_a_collector_that_never_ends_its_head_is_given_up(monkeypatch, caplog):
+    """And the log says so."""
+    monkeypatch.setattr(otel, "_PATIENCE", 0.2)
+    monkeypatch.setattr(otel, "_LAST", 20.0)
+
+    async def trickling(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.02)  # which is what it does
+
+    async with answering(trickling) as url:
+        await trace_one(url)
+    assert [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+async def test_spans_and_their_headers_go_to_the_collector_alone():
+    """Wherever it says that they belong."""
+    async with Collector() as other:
+
+        async def elsewhere(writer: asyncio.StreamWriter) -> None:
+            place = f"{other.url}/v1/traces".encode()
+            writer.write(b"HTTP/1.1 307 There\r\nLocation: " + place + b"\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+
+        async with answering(elsewhere) as url:
+            await trace_one(url)
+        assert other.raw == b""
 
 
 async def test_a_client_that_leaves_ends_the_spans_of_its_call():

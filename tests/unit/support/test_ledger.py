@@ -1,5 +1,6 @@
 """Numbers in a file: read at any moment they are whole, and they outlive the process that counted."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -113,6 +114,27 @@ def test_what_finds_no_space_is_counted_for_this_process_alone(
     assert 0 < len(read) < 100
     assert all(numbers[0] == 1.0 for numbers in read.values())
     assert caplog.text.count("no space for more metrics") == 1
+
+
+def test_without_any_room_a_process_counts_for_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves all the same, and its numbers are in the file as soon as there is room."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        ledger = Ledger.create(tmp_path / "one")
+        ledger.cell("calls", ("alpha",), 1)[0] += 1
+    assert read_ledger(tmp_path / "one") == {}
+    assert caplog.text.count("no space for more metrics in") == 1
+    ledger.cell("calls", ("beta",), 1)[0] += 2
+    assert read_ledger(tmp_path / "one") == {("calls", ("beta",)): [2.0]}
+    nowhere = Ledger.create(tmp_path / "none" / "one")
+    nowhere.cell("calls", ("alpha",), 1)[0] += 1
+    assert read_ledger(tmp_path / "none" / "one") == {}
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
