@@ -72,6 +72,7 @@ class Entry:
 
     def settle(self, guests: Guests) -> None:
         """Count it among those that work by one configuration; a stream goes on by the next one."""
+        self._move_on()
         self._guests = guests
         guests.come()
 

@@ -561,15 +561,26 @@ class HttpFront:
         if barred is not None:
             responder.closing |= not request.content.is_eof()
             return self._refused(endpoint, too_much(barred))
+        body = b""
+        if request.method == "POST":
+            read = await _read_body(request, site.limits, responder.entry)
+            if isinstance(read, Outcome):
+                responder.closing = True
+                return self._refused(endpoint, read)
+            body = read
+        while self._state() is not site.state:  # another configuration judges what came no sooner
+            site = self._current()
+            responder.entry.settle(site.state.guests)
+            if site.endpoint(request) != endpoint:
+                return self._refused(None, site.not_found())
+            checked = await self._let_in(site, request, responder, endpoint, head, site.welcome(head))
+            if isinstance(checked, Outcome):
+                return self._refused(endpoint, checked)
         if request.method != "POST":
             exchange.era = "legacy"
             return self._refused(
                 endpoint, await self._in_session(site, endpoint, request, head, checked, responder)
             )
-        body = await _read_body(request, site.limits, responder.entry)
-        if isinstance(body, Outcome):
-            responder.closing = True
-            return self._refused(endpoint, body)
         exchange.era = modern.era_of(head, body)
         if exchange.era == "legacy":
             came = await site.legacy.post(endpoint, head, body, checked, responder)

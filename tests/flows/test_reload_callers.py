@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from hashlib import sha256
 from typing import Any
 
@@ -13,10 +14,10 @@ from gateway.protocol.call import Principal
 from tests.support.authorization_server import AuthorizationServer
 from tests.support.legacy_client import LegacyClient
 from tests.support.legacy_upstream import LegacyServer
-from tests.support.listening import ACKNOWLEDGED, TOOLS, TOOLS_CHANGED, listening, told
+from tests.support.listening import ACKNOWLEDGED, TOOLS, TOOLS_CHANGED, listening, told, uris
 from tests.support.redis import redis_server
 from tests.support.running import Running, message, running
-from tests.support.scripted import ScriptedUpstream, tool
+from tests.support.scripted import ScriptedUpstream, default, hang, tool
 
 ANN, BOB = "mcpgw_ann-0123456789abcdef", "mcpgw_bob-0123456789abcdef"
 
@@ -60,23 +61,69 @@ async def test_the_streams_of_those_end_whose_key_is_gone(alpha: ScriptedUpstrea
             assert (await gateway.ask("tools/list", token=BOB)).names == ["alpha__a"]
 
 
-async def test_who_is_still_speaking_when_his_key_goes_gets_no_stream(alpha: ScriptedUpstream) -> None:
-    """He was let in with the head of his request; who still has his key is promised what he asks for."""
+async def test_who_is_still_speaking_is_judged_by_what_counts_when_he_has_spoken(
+    alpha: ScriptedUpstream,
+) -> None:
+    """He was let in with the head of his request; who still has his key gets what he asks for."""
     both: dict[str, Any] = {"authentication": {"keys": keys(ann=ANN, bob=BOB)}}
-    async with running({"alpha": alpha}, **both) as gateway:
-        asked = message("subscriptions/listen", {"notifications": TOOLS})
-        half = {"body": asked[:20], "headers": {"content-length": str(len(asked))}}
-        async with (
-            gateway.open("subscriptions/listen", token=ANN, **half) as ann,
-            gateway.open("subscriptions/listen", token=BOB, **half) as bob,
-        ):
-            await gateway.busy(2)
-            await gateway.reload({"alpha": alpha}, authentication={"keys": keys(bob=BOB)})
-            for one in (ann, bob):
-                one.send(asked[20:])
-            assert "not accepted" in (await ann.answer()).error["message"]
-            assert (await bob.event())["method"] == ACKNOWLEDGED
-            await gateway.subscribed(1)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("subscriptions/listen", {"notifications": TOOLS}),
+        ("tools/call", {"name": "alpha__a"}),
+    ]
+    async with running({"alpha": alpha}, **both) as gateway, AsyncExitStack() as stack:
+        open_ones = {}
+        for method, params in calls:
+            asked = message(method, params)
+            half: dict[str, Any] = {"body": asked[:20], "headers": {"content-length": str(len(asked))}}
+            for key in (ANN, BOB):
+                opened = gateway.open(method, params, token=key, **half)
+                open_ones[method, key] = await stack.enter_async_context(opened), asked[20:]
+        await gateway.busy(4)
+        await gateway.reload({"alpha": alpha}, authentication={"keys": keys(bob=BOB)}, endpoints={"/mcp": {}})
+        for one, rest in open_ones.values():
+            one.send(rest)
+        for method, _ in calls:
+            one, _ = open_ones[method, ANN]
+            assert (await one.begun()).status == 401
+        assert not (await open_ones["tools/call", BOB][0].answer()).result.get("isError")
+        assert (await open_ones["subscriptions/listen", BOB][0].event())["method"] == ACKNOWLEDGED
+        await gateway.subscribed(1)
+        assert len(alpha.seen("tools/call")) == 1
+
+
+async def test_who_is_still_being_served_when_his_endpoint_goes_is_told_so(alpha: ScriptedUpstream) -> None:
+    """As everybody is who comes later."""
+    both: dict[str, Any] = {"endpoints": {"/mcp": {}, "/old": {}}}
+    asked = message("tools/list")
+    half: dict[str, Any] = {"body": asked[:20], "headers": {"content-length": str(len(asked))}}
+    async with (
+        running({"alpha": alpha}, **both) as gateway,
+        gateway.open("tools/list", path="/old", judged=False, **half) as exchange,
+    ):
+        await gateway.busy(1)
+        await gateway.reload({"alpha": alpha}, endpoints={"/mcp": {}})
+        exchange.send(asked[20:])
+        assert (await exchange.begun()).status == 404
+
+
+async def test_no_stream_begins_for_whose_key_goes_while_it_is_made(
+    alpha: ScriptedUpstream, beta: ScriptedUpstream
+) -> None:
+    """It is being found out meanwhile whose the resource is that he wants to hear of."""
+    both: dict[str, Any] = {"authentication": {"keys": keys(ann=ANN, bob=BOB)}}
+    upstreams = {"alpha": alpha, "beta": {"url": beta.url, "prefix": ""}}
+    beta.resources, go = alpha.resources, asyncio.Event()
+    alpha.once("resources/list", hang(go, default))
+    wanted = {"notifications": uris("alpha+a:1")}
+    async with (
+        running(upstreams, **both) as gateway,
+        gateway.open("subscriptions/listen", wanted, token=ANN) as exchange,
+    ):
+        await alpha.arrived("resources/list")
+        await gateway.reload(upstreams, authentication={"keys": keys(bob=BOB)})
+        go.set()
+        assert "not accepted" in (await exchange.answer()).error["message"]
+        assert len(gateway.runtime.hub) == 0
 
 
 async def test_the_keys_of_an_issuer_that_is_the_same_need_not_be_fetched_again(
