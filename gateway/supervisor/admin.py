@@ -18,7 +18,7 @@ from gateway.core.inventory import Page, Search
 from gateway.front.operations import Refused, whole_body
 from gateway.front.operators import OperatorsListener
 from gateway.front.page import StatusPage
-from gateway.status import Phase, Status
+from gateway.status import Phase, Settings, Status
 from gateway.supervisor.asking import NoAnswer, catalogue, hand_on, json_answer, readiness, statuses
 from gateway.supervisor.crew import Crew
 from gateway.support.metrics import Metrics, merged, processes
@@ -59,7 +59,14 @@ class CrewAdmin:
         if not said:
             now = round(time.time(), 3)
             return Status(
-                version=VERSION, phase=phase or "starting", now=now, started=crew.started, workers=crew.told
+                version=VERSION,
+                phase=phase or "starting",
+                now=now,
+                started=crew.started,
+                config=Settings(
+                    generation=crew.generation, loaded=round(crew.loaded, 3), problem=crew.problem
+                ),
+                workers=crew.told,
             )
         whole = status.merged(said, workers=crew.told, phase=phase)
         if crew.problem is None:

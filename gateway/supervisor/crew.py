@@ -111,9 +111,13 @@ class Crew:
         self._running: set[Worker] = set()
         self._rolling: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
+        self._hung_up = False
+        self._rereading: asyncio.Task[None] | None = None
         self._files = Watch({})
         self._metrics = Metrics()
-        self._metrics.config_loaded(self.generation, time.time())
+        self.loaded = time.time()
+        """When the last of these was read."""
+        self._metrics.config_loaded(self.generation, self.loaded)
         self._ended: Snapshot = {}
         """What those counted that are no more."""
         self._gone: frozenset[tuple[Counted, str]] = frozenset()
@@ -179,7 +183,9 @@ class Crew:
 
     def hang_up(self) -> None:
         """Read the configuration again, and have every worker do so if it is right."""
-        self._background.start(self._reload(), name="reload")
+        self._hung_up = True
+        if self._rereading is None or self._rereading.done():
+            self._rereading = self._background.start(self._reread(), name="reload")
 
     def roll(self) -> None:
         """Replace every worker, one after the other, by a new process with the configuration as it is now."""
@@ -200,7 +206,7 @@ class Crew:
         while self._running:  # one that was just starting may come to it
             await asyncio.gather(*(worker.finish(within) for worker in list(self._running)))
             self._running = {worker for worker in self._running if not worker.ended.is_set()}
-        self.forget()
+        await asyncio.to_thread(self.forget)
 
     def kill(self) -> None:
         """End all workers at once."""
@@ -333,6 +339,12 @@ class Crew:
                 worker.tell(Release(place))
             worker.stands_in = places
 
+    async def _reread(self) -> None:
+        """Read it once more at most than is under way, however often that is asked."""
+        while self._hung_up:
+            self._hung_up = False
+            await self._reload()
+
     async def _reload(self, unless: Config | None = None) -> None:
         if await self._read(unless):
             for worker in self._running:
@@ -358,7 +370,8 @@ class Crew:
         self.config, self._text = config, text
         self.generation += 1
         self.problem = None
-        self._metrics.config_loaded(self.generation, time.time())
+        self.loaded = time.time()
+        self._metrics.config_loaded(self.generation, self.loaded)
         self._guard(config, config.log)
         return True
 
@@ -373,8 +386,11 @@ class Crew:
         if not await self._read():
             return
         log.info("rolling restart of %d workers", len(self.posts))
+        replaced = 0
         for post in self.posts:
             old = post.worker
+            if old is not None and not old.serves and old.text is not self._text:
+                await happens(old.listening, STARTING)  # it began with what was before
             if old is None or not old.serves:
                 continue  # the next one is on its way, with what was read now
             new = await self._start(post, succeeds=True)
@@ -390,7 +406,8 @@ class Crew:
             self._share_out()
             old.tell(Retire())
             await old.finish(self.config.shutdown_grace + LINGER + _CLOSING)
-        log.info("rolling restart done")
+            replaced += 1
+        log.info("rolling restart done: %d of %d workers were replaced", replaced, len(self.posts))
 
 
 def _series_of(config: Config) -> frozenset[tuple[Counted, str]]:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -64,14 +65,17 @@ class Station:
         for inherited in (descriptor, *chain.from_iterable(order.sockets)):
             os.set_inheritable(inherited, False)  # else the programs of this worker would have them, too
         self.order = order
-        self.metrics = Metrics(version=VERSION, ledger=Ledger.create(Path(order.ledger)))
-        """What this worker counts in, where its supervisor reads it."""
         self._linger = 0.0
         self._adopted: dict[int, list[asyncio.Server]] = {}
         self._attending: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Station {self.order.place}, adopted {sorted(self._adopted)}>"
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What this worker counts in, where its supervisor reads it."""
+        return Metrics(version=VERSION, ledger=Ledger.create(Path(self.order.ledger)))
 
     def sockets(self, place: int) -> list[socket.socket]:
         """Return listening sockets of a place that the caller may close."""

@@ -89,7 +89,9 @@ class Ledger:
         first = at + _HEAD.size + space
         there[at + _HEAD.size : first] = key.ljust(space, b"\0")
         there[first : at + length] = bytes(size * _WORD)
-        _HEAD.pack_into(there, at, length, _checksum(key), len(key), size)
+        head = _head(there, at)
+        head[0], head[2], head[3] = length, len(key), size
+        head[1] = _checksum(key)
         if new:
             self._used = at + length
             _words(there)[0] = self._used
@@ -102,8 +104,9 @@ class Ledger:
         place = self._places.pop((name, values), None)
         if place is not None:
             there, at = place
-            length, _, _, size = _HEAD.unpack_from(there, at)
-            _HEAD.pack_into(there, at, length, 0, 0, size)
+            head = _head(there, at)
+            head[1] = 0  # the length stays, by which readers find what comes behind it
+            length, size = head[0], head[3]
             self._free.setdefault((length, size), []).append(place)
 
     def _place(self, length: int, size: int) -> tuple[mmap.mmap, int, bool]:
@@ -120,7 +123,7 @@ class Ledger:
         if len(self._maps) >= self._most:
             raise OSError("it is as large as it may become")
         begin = len(self._maps) * self._segment
-        with self._path.open("r+b") as file:
+        with open(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             # A hole in the file would end this process by SIGBUS once the disk is full.
             os.posix_fallocate(file.fileno(), begin, self._segment)
             there = mmap.mmap(file.fileno(), self._segment, offset=begin)
@@ -130,7 +133,11 @@ class Ledger:
     def _complain(self, error: OSError) -> None:
         if not self._complained:
             self._complained = True
-            log.error("no space for more metrics in %s, some will be missing: %s", self._path, error)
+            log.error(
+                "no space for more metrics in %s, some will be missing: %s",
+                self._path,
+                error.strerror or error,
+            )
 
 
 def read_ledger(path: Path, *, segment: int = SEGMENT) -> Snapshot:
@@ -161,13 +168,20 @@ def _read_segment(part: memoryview, snapshot: dict[Key, Sequence[float]]) -> Non
             first = (end - size * _WORD) // _WORD
             key = bytes(part[at + _HEAD.size : at + _HEAD.size + width])
             if checksum and checksum == _checksum(key) and first * _WORD >= at + _HEAD.size + width:
-                name, *values = json.loads(key)
-                snapshot[name, tuple(values)] = numbers[first : first + size].tolist()
+                counted = numbers[first : first + size].tolist()
+                if _HEAD.unpack_from(part, at)[1] == checksum:  # else it is another's by now
+                    name, *values = json.loads(key)
+                    snapshot[name, tuple(values)] = counted
             at = end
 
 
 def _checksum(key: bytes) -> int:
     return zlib.crc32(key) or 1
+
+
+def _head(there: mmap.mmap, at: int) -> "memoryview[int]":
+    """Return the head of a record, whose parts are written one by one: a reader may look between any two."""
+    return memoryview(there)[at : at + _HEAD.size].cast("I")
 
 
 def _words(there: mmap.mmap) -> "memoryview[int]":

@@ -486,6 +486,28 @@ async def test_nobody_waits_for_a_worker_that_does_not_come(crew: Crew) -> None:
     assert load.failed == []
 
 
+async def test_a_rolling_restart_waits_for_one_that_just_starts(crew: Crew) -> None:
+    """It began with what was in force before, so it is replaced like the others."""
+    killed, other = await crew.pids()
+    os.kill(killed, signal.SIGKILL)
+    workers = await crew.until(lambda workers: workers[0]["pid"] not in (killed, None))
+    late = workers[0]["pid"]
+    os.kill(late, signal.SIGSTOP)
+    try:
+        assert await crew.pids() == [other]
+        seen = crew.program.written().count("rolling restart of 2 workers")
+        crew.signal(signal.SIGUSR2)
+        while crew.program.written().count("rolling restart of 2 workers") == seen:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    finally:
+        os.kill(late, signal.SIGCONT)
+    await crew.until(lambda workers: all_ready(workers) and not _any_of([late, other], workers))
+    for pid in (late, other):
+        await crew.ended(pid)
+    while "rolling restart done: 2 of 2 workers were replaced" not in crew.program.written():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
 async def test_a_changed_file_is_in_force_in_all_of_them(crew: Crew) -> None:
     """Without a signal, and in the same processes."""
     pids, good = await crew.pids(), crew.running.config.read_text()

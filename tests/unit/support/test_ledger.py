@@ -58,6 +58,25 @@ def test_the_file_is_new_and_its_owners_alone(tmp_path: Path) -> None:
     assert read_ledger(tmp_path / "empty") == {}
 
 
+def test_where_there_is_no_room_for_a_file_it_is_counted_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway serves without metrics rather than not at all, and goes on once there is room."""
+    folder = tmp_path / "full"
+    ledger = Ledger.create(folder / "one")
+    cell = ledger.cell("hits", ("alpha",), 1)
+    cell[0] += 1
+    assert cell[0] == 1
+    assert read_ledger(folder / "one") == {}
+    assert caplog.messages == [
+        f"no space for more metrics in {folder}/one, some will be missing: No such file or directory"
+    ]
+    folder.mkdir()
+    ledger.cell("hits", ("beta",), 1)[0] += 2
+    assert read_ledger(folder / "one") == {("hits", ("beta",)): [2.0]}
+    assert (folder / "one").stat().st_mode & 0o777 == 0o600
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
