@@ -38,6 +38,12 @@ class PatientConnection(web.RequestHandler):
         elif self._head_since is None and self._waiter is not None:  # no request is being answered
             self._head_since = time.monotonic()
 
+    @property
+    def idle(self) -> bool:
+        """Whether it is open, and nothing is asked or answered on it."""
+        waits = self._waiter is not None and not self._waiter.done() and self.transport is not None
+        return waits and self._head_since is None
+
     def close_if_late(self, now: float, bound: float) -> None:
         """Close the connection if a head has begun and does not end, or if no request ever came.
 

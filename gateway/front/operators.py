@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from gateway.config import Config
 from gateway.front.gate import is_own_name
-from gateway.front.heads import PatientServer
+from gateway.front.heads import PatientConnection, PatientServer
 from gateway.protocol import jsonrpc
 from gateway.support.tasks import Background
 
@@ -24,6 +24,8 @@ _TICKS = 4  # looks at every connection per deadline
 _LONGEST_TICK = 0.5
 _LONGEST_QUESTION = 256 * 1024
 """What the arguments of a call may come to in a query: no call with longer ones is kept."""
+_MOST_CONNECTIONS = 512
+"""Open connections, each of which is one less for clients; those that are idle make room for others."""
 _UNDER_ANY_NAME = ("/healthz", "/readyz", "/metrics")
 
 
@@ -49,7 +51,7 @@ class OperatorsListener:
     async def start(self, host: str, port: int) -> list[tuple[str, int]]:
         """Listen; return where exactly (port 0 picks one)."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._serving(self._answer_own), host, port)
+        self._listener = await loop.create_server(self._bounded(self._serving(self._answer_own)), host, port)
         return [(name[0], name[1]) for name in (at.getsockname() for at in self._listener.sockets)]
 
     async def start_at(self, path: str) -> None:
@@ -81,6 +83,19 @@ class OperatorsListener:
                     )
         return await self._answer(request)
 
+    def _bounded(self, server: PatientServer) -> Callable[[], asyncio.BaseProtocol]:
+        def connect() -> asyncio.BaseProtocol:
+            there = server.connections
+            if len(there) < _MOST_CONNECTIONS:
+                return server()
+            idle = (one for one in there if isinstance(one, PatientConnection) and one.idle)
+            if (oldest := next(idle, None)) is None:
+                return _TurnedAway()
+            oldest.force_close()
+            return server()
+
+        return connect
+
     def _serving(self, answer: Answer) -> PatientServer:
         self._server = PatientServer(
             answer,
@@ -96,3 +111,12 @@ class OperatorsListener:
             patience = self._settings().limits.request_head
             await asyncio.sleep(min(patience / _TICKS, _LONGEST_TICK))
             server.close_late(time.monotonic(), patience)
+
+
+class _TurnedAway(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it again."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.config import Config
 from gateway.core.explain import Question, Report
 from gateway.core.inventory import Page, Search
 from gateway.core.purge import Wish
+from gateway.front import operators
 from gateway.front.admin import AdminFront
 from gateway.front.auth import identify
 from gateway.front.challenges import Denied
@@ -222,3 +223,23 @@ async def test_names_of_the_configuration_are_its_own() -> None:
         for host in ("status.corp.example:9090", "mcp.corp.example"):
             assert (await admin.get("/status.json", host=host)).status == 200
         assert (await admin.get("/status.json", host="other.corp.example")).status == 403
+
+
+async def test_connections_are_bounded_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are files of the same process: whoever opens them by the thousand leaves some for clients."""
+    monkeypatch.setattr(operators, "_MOST_CONNECTIONS", 3)
+    question = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with running() as admin, asyncio.timeout(20), AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(admin.connect()) for _ in range(3)]
+        for one in idle:
+            one.send(question)
+            assert (await one.reply()).status == 200
+        assert (await admin.get("/healthz")).status == 200
+        assert await idle[0].hung_up()
+        for _ in range(3):
+            one = await stack.enter_async_context(admin.connect())
+            one.send(b"GET /status/events HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"200 OK" in await one.reader.readline()
+        async with admin.connect() as late:
+            assert await late.hung_up()
+        assert not one.reader.at_eof()
