@@ -1,59 +1,28 @@
-"""The console script `mcp-gateway`: which command it is, and how each ends.
+"""The console script `mcp-gateway`: ready for signals before anything is imported that takes its time."""
 
-Exit codes: 0 fine, 1 found problems, 2 wrong usage or configuration. What a command answers goes to stdout,
-what went wrong to stderr, and its last line says what to do next.
-"""
-
-import argparse
-import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gateway.commands import asking, looking, making, options, starting
-from gateway.commands.application import App
-from gateway.commands.given import file_of
-from gateway.commands.printing import PROBLEMS, complain, wrong_config
-from gateway.config import ConfigError
+if TYPE_CHECKING:
+    from gateway.commands.application import App
 
 
-def main(argv: Sequence[str] | None = None, *, app: App | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, app: "App | None" = None) -> int:
     """Run one command and return its exit code; raises SystemExit for wrong usage, as argparse does."""
-    arguments = options.parser().parse_args(argv)
-    try:
-        code = _run(arguments, app)
-        sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        return wrong_config(error.problems, file_of(arguments))
-    except BrokenPipeError:
-        # The reader of a pipe such as `| head` has left; nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PROBLEMS
-    except KeyboardInterrupt:
-        return complain("interrupted", code=PROBLEMS)
+    if argv is None and sys.argv[1:2] in (["serve"], ["stdio"]):
+        _bear_early_signals()
+    from gateway.commands import choosing
+
+    return choosing.run(argv, app)
 
 
-def _run(arguments: argparse.Namespace, app: App | None) -> int:
-    match arguments.command:
-        case "serve":
-            return starting.serve(arguments, app)
-        case "stdio":
-            return starting.stdio(arguments, app)
-        case "check":
-            return looking.check(arguments)
-        case "init":
-            return making.init(arguments)
-        case "tools":
-            return looking.tools(arguments, app)
-        case "doctor":
-            return looking.doctor(arguments)
-        case "explain":
-            return asking.explain(arguments)
-        case "purge":
-            return asking.purge(arguments)
-        case "key":
-            return making.key(arguments.name, as_json=arguments.json)
-        case "schema":
-            return making.schema()
-        case _:
-            return making.version(as_json=arguments.json)
+def _bear_early_signals() -> None:
+    """Let no signal end a gateway that is about to start, as they are for one that serves.
+
+    What SIGHUP would have it read is read soon enough: at its start, or when it sees that the file changed.
+    """
+    for name in ("SIGHUP", "SIGUSR2"):
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, lambda *_: None)  # and not SIG_IGN, which programs would inherit

@@ -52,6 +52,7 @@ from gateway.settings.models import (
     contradictions,
 )
 from gateway.settings.outgoing import ClientCredentials, TokenClient, TokenExchange
+from gateway.settings.reading import content_of
 from gateway.settings.redis_url import RedisAddress, parse_redis_url
 from gateway.settings.rules import nobody, odd_rules, strange_callers
 from gateway.settings.signing import read_signing_key
@@ -168,10 +169,8 @@ def draft_file(path: str | Path, *, keep_secrets: bool = False, env: Mapping[str
 
 def text_in(path: str | Path) -> str:
     """Return the text of a file; raises ConfigError."""
-    file = Path(path)
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)  # and no more: it may be a device that never ends
+        content = content_of(Path(path), MOST_BYTES)
         text = "" if len(content) > MOST_BYTES else content.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError([Problem(str(path), 0, "", "the file is not UTF-8 text")]) from None

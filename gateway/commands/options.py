@@ -175,21 +175,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number, found {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= _MOST_WORKERS:
-        raise ValueError
-    return number
-
-
-_positive.__name__ = f"number from 1 to {_MOST_WORKERS}"
-_natural.__name__ = "number"  # what argparse calls it when it is none
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_MOST_WORKERS}, found {text!r}")
+    return int(text)
 
 
 def _add_running(command: argparse.ArgumentParser) -> None:

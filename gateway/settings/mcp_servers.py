@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 from typing import Final
 
 from gateway.settings.document import MOST_BYTES, UNREADABLE, Document, Path, show_path
+from gateway.settings.reading import content_of
 from gateway.settings.values import slug
 
 Warn = Callable[[str], None]
@@ -396,9 +397,10 @@ def _read_env_file(
         return
     try:
         path = around.workspace / FilePath(around.filled(named)).expanduser()
-        if path.stat().st_size > MOST_BYTES:
+        content = content_of(path, MOST_BYTES)
+        if len(content) > MOST_BYTES:
             raise ValueError("the file is larger than 1 MiB: that is no list of variables")
-        text = path.read_text("utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         document.report(place, f"the file cannot be read: {error.strerror or error}")
         return

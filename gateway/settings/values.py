@@ -26,6 +26,7 @@ from pydantic import (
 
 from gateway.protocol.methods import METHODS, RESERVED, is_foreign
 from gateway.settings.document import is_like_a_secret
+from gateway.settings.reading import content_of
 from gateway.settings.redis_url import parse_redis_url
 from gateway.settings.tls import check_authorities
 
@@ -42,6 +43,7 @@ class FromFile:
 _DURATION = re.compile(r"([0-9]{1,300}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = 10 * 365 * 86400.0
+_LONGEST_SECRET = 2**16
 _SIZE = re.compile(r"([0-9]{1,300})(B|KiB|MiB|GiB)")
 _LARGEST = 2**50
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -225,11 +227,14 @@ def _read_secret(value: object, info: ValidationInfo) -> object:
     path = _absolute(value["file"], info)
     _name(path, info)
     try:
-        text = path.read_text("utf-8").removeprefix("\ufeff").rstrip("\r\n")
+        content = content_of(path, _LONGEST_SECRET)
+        text = content.decode("utf-8").removeprefix("\ufeff").rstrip("\r\n")
     except OSError as error:
         raise ValueError(f"cannot read the secret file {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"the secret file {path} is not UTF-8 text") from None
+    if len(content) > _LONGEST_SECRET:
+        raise ValueError(f"the secret file {path} is larger than 64 KiB")
     if not text.strip():
         raise ValueError(f"the secret file {path} is empty")
     return text

@@ -617,6 +617,14 @@ def test_schema_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == schema()
 
 
+@pytest.mark.parametrize("number", ["0", "257", "x", "-1", "9" * 5000])
+def test_a_number_that_cannot_be_is_refused_in_words(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was expected and what was found."""
+    with pytest.raises(SystemExit):
+        main(["serve", "a.yaml", f"--workers={number}"])
+    assert f"--workers: expected a number from 1 to 256, found '{number}'" in capsys.readouterr().err
+
+
 def test_version_names_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     """For people and for programs."""
     assert main(["version"]) == 0
@@ -662,6 +670,27 @@ def test_quick_commands_do_not_load_the_server() -> None:
         "sys.exit(any(name in sys.modules for name in ('aiohttp', 'asyncio', 'cryptography', 'gateway.app')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["serve", "stdio"])
+def test_signals_while_it_is_about_to_start_end_nothing(command: str, tmp_path: Path) -> None:
+    """What takes time is imported after they are seen to: here they come at its first import."""
+    code = (
+        "import os, signal, sys\n"
+        "class Early:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'gateway.commands':\n"
+        "            os.kill(os.getpid(), signal.SIGHUP)\n"
+        "            os.kill(os.getpid(), signal.SIGUSR2)\n"
+        "from gateway.cli import main\n"
+        "assert not {'gateway.commands', 'gateway.config', 'pydantic'} & sys.modules.keys()\n"
+        "sys.meta_path.insert(0, Early())\n"
+        f"sys.argv[1:] = [{command!r}, {str(tmp_path / 'none.yaml')!r}]\n"
+        "sys.exit(main())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ran.returncode == 2, ran
+    assert "cannot be read: No such file" in ran.stderr
 
 
 def test_a_reader_that_leaves_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "doctor": "protocol settings support config cache upstream core runtime app",
     "admin_client": "config",
     "commands": "config reloader server supervisor app admin_client doctor",
-    "cli": "config commands",
+    "cli": "commands",
     "__main__": "cli",
 }
 PURE = (

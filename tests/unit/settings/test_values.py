@@ -1,5 +1,6 @@
 """Each notation: what it accepts, what it says otherwise, and that writing undoes reading."""
 
+import os
 from datetime import date, datetime
 from pathlib import Path
 
@@ -225,9 +226,11 @@ def test_a_secret_file_that_gives_none_is_named(tmp_path: Path) -> None:
     """Missing, empty, a folder, not text: the path is said, the content is not."""
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name in ("missing", "empty", "binary", "."):
+    (tmp_path / "long").write_text("x" * 2**17)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", "empty", "binary", ".", "long", "pipe", "/dev/zero"):
         said = refusal(values.Secret, {"file": str(tmp_path / name)})
-        assert str(tmp_path) in said
+        assert str(tmp_path / name) in said
 
 
 @given(st.text(max_size=40))
