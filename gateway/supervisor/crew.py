@@ -183,12 +183,16 @@ class Crew:
 
     def hang_up(self) -> None:
         """Read the configuration again, and have every worker do so if it is right."""
+        if self.stopping.is_set():
+            return
         self._hung_up = True
         if self._rereading is None or self._rereading.done():
             self._rereading = self._background.start(self._reread(), name="reload")
 
     def roll(self) -> None:
         """Replace every worker, one after the other, by a new process with the configuration as it is now."""
+        if self.stopping.is_set():
+            return
         if self._rolling is not None and not self._rolling.done():
             log.warning("a rolling restart is under way already")
             return

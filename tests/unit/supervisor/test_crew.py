@@ -62,3 +62,8 @@ async def test_many_signals_at_once_are_one_or_two_readings(background: Backgrou
         assert (said.config.generation, said.config.loaded) == (4, round(crew.loaded, 3))
     finally:
         await crew.down()
+    crew.hang_up()  # who is stopping neither reads nor starts anything
+    crew.roll()
+    assert "reload" not in repr(asyncio.all_tasks())
+    assert "rolling restart" not in repr(asyncio.all_tasks())
+    assert file.reads == 3
