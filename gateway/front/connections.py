@@ -139,7 +139,7 @@ class FrontServer(PatientServer):
 class ClientConnection(PatientConnection):
     """aiohttp's connection with our own answer to what is no HTTP, or too much of it."""
 
-    __slots__ = ("_allow", "_metrics", "answered", "proven")
+    __slots__ = ("_allow", "_lingering", "_metrics", "answered", "proven")
 
     def __init__(self, server: FrontServer, **settings: Any) -> None:
         super().__init__(server, **settings)
@@ -150,6 +150,7 @@ class ClientConnection(PatientConnection):
         """Requests that were."""
         self.proven = False
         """Whether somebody proved who he is."""
+        self._lingering: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -160,6 +161,34 @@ class ClientConnection(PatientConnection):
         """Note that who sent a request may come in."""
         self.welcome = True
         self.proven |= proven
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it is closed by itself if nothing is asked any more."""
+        return self._lingering is not None
+
+    def linger(self, seconds: float) -> None:
+        """Close when it has been idle for so long from now on."""
+        self._lingering = asyncio.get_running_loop().call_later(seconds, self._linger_no_more)
+
+    def _linger_no_more(self) -> None:
+        self._lingering = None
+        if self.is_idle:  # what it is asked has an answer that closes it
+            self.end()
+
+    def end(self) -> None:
+        """Close, after the request at work if there is one; an idle one aiohttp leaves open, and deaf."""
+        waits = self._waiter is not None
+        self.close()
+        if waits and self.transport is not None:
+            self.transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Wait for nothing more."""
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        super().connection_lost(exc)
 
     def give_way(self) -> None:
         """Close; a caller gets what is on the way to him."""

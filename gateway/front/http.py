@@ -318,6 +318,7 @@ class HttpFront:
         self._nothing_open = asyncio.Event()
         self._admission = admission
         self._serving = False
+        self._linger = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -433,16 +434,20 @@ class HttpFront:
         """Let nobody in, end the streams, let calls finish until the grace is over, and close (B50).
 
         Clients that go on elsewhere lose nothing if they may `linger`: a connection is closed with the next
-        answer then, while one that is closed as it is idle may have a request on the way.
+        answer then, while one that is closed as it is idle may have a request on the way. So may one whose
+        stream has just ended, the head of which, sent long before, told nothing of an end: it may linger too.
         """
         self._serving = False
+        self._linger = linger
         self._stopping.set()
+        for responder in self._open:
+            responder.closing |= not responder.streaming  # nothing is promised yet
         for listener in self._listeners:
             listener.close()
         if linger and self._server is not None:
             await happens(self._server.left, linger)
         self._close_idle_connections()
-        if not await self._all_done(grace):
+        if not await (self._all_left(grace) if linger else self._all_done(grace)):
             log.warning("%d open request(s) cut off at the end of the grace", len(self._open))
             for responder in self._open:
                 responder.stop()
@@ -466,13 +471,23 @@ class HttpFront:
             return False
         return True
 
+    async def _all_left(self, deadline: float) -> bool:
+        """Whether no request is open any more once nobody is connected, at the deadline at the latest."""
+        if self._server is not None:
+            await happens(self._server.left, deadline)
+        return not self._open
+
     def _close_idle_connections(self) -> None:
         if self._server is None:
             return
         busy = {responder.request.protocol for responder in self._open}
         for connection in self._server.connections:
-            if connection not in busy:  # a busy one would lose the rest of its body
+            if connection in busy:  # it would lose the rest of its body
+                continue
+            if not isinstance(connection, ClientConnection):
                 connection.close()
+            elif not connection.lingers:
+                connection.end()
 
     async def _beat(self) -> None:
         """Look after every open request and every connection, for ever."""
@@ -501,13 +516,17 @@ class HttpFront:
         server, connection = self._server, request.protocol
         assert server is not None  # whose request it is
         server.request_begun(connection)
+        responder.closing = self.draining
+        lingers = False
         try:
             came = await self._came(request, responder, exchange)
             exchange.outcome, exchange.status = came.word, came.status
             if came.status in _TURNED_AWAY and log.isEnabledFor(logging.DEBUG):
                 peer = self._current().gate.peer(request.headers, request.remote)
                 log.debug("Turned away %s: %d, %s", peer, came.status, came.word)
-            responder.closing |= self.draining
+            if self.draining:
+                lingers = self._linger > 0 and responder.promised and not responder.stopped
+                responder.closing |= not lingers
             return await responder.finish(came)
         except ClientGone:
             exchange.outcome = "gone"
@@ -518,6 +537,8 @@ class HttpFront:
             access.tell(exchange)
             self._open.discard(responder)
             server.request_ended(connection)
+            if lingers and isinstance(connection, ClientConnection):
+                connection.linger(self._linger)
             if not self._open:
                 self._nothing_open.set()
 

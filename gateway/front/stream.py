@@ -175,6 +175,11 @@ class Responder:
         """Whether it is an event stream by now."""
         return self._stream != "no"
 
+    @property
+    def promised(self) -> bool:
+        """Whether the head of a stream is out that told the client to go on over this connection."""
+        return self._stream == "chunked" and not self.closing
+
     def begin(self, id: bytes | None) -> None:
         """Note that an answer to this id is owed, and keep the client waiting for it from now on."""
         self.id = id

@@ -57,6 +57,57 @@ async def test_listen_streams_end_with_their_result() -> None:
             assert await client.hung_up()
 
 
+async def test_who_listens_again_on_the_same_connection_is_told_to_go_elsewhere() -> None:
+    """The head of the stream promised that the connection stays, so it does, for one answer more."""
+    stopping = asyncio.Event()
+    async with (
+        serving(Listens(stopping), stopping=stopping) as gateway,
+        gateway.connect() as client,
+        asyncio.timeout(20),
+    ):
+        client.send(post("subscriptions/listen", id="first"))
+        assert (await client.head()).header("connection") is None
+        await client.chunk()
+        drained = asyncio.create_task(gateway.front.drain(60, linger=60))
+        rest = b"".join([chunk async for chunk in client.chunks()])
+        assert b'"id":"first","result"' in rest
+        await gateway.until_idle()
+        assert not client.reader.at_eof()
+        client.send(post("subscriptions/listen", id="again"))
+        reply = await client.reply()
+        assert (reply.status, reply.header("connection")) == (200, "close")
+        assert "result" in reply.events[-1]
+        assert await client.hung_up()
+        await drained
+
+
+async def test_a_call_that_streams_past_the_linger_leaves_its_connection_open_too() -> None:
+    """Its head promised the same; whoever asks nothing more holds up nothing for longer than the linger."""
+    pipeline = Waits(talks=True)
+    async with (
+        serving(pipeline) as gateway,
+        gateway.connect() as asks,
+        gateway.connect() as silent,
+        gateway.connect() as idle,
+        asyncio.timeout(20),
+    ):
+        for client in (asks, silent):
+            client.send(post("tools/call", params={"name": "t"}))
+            await client.head()
+            await client.chunk()
+        drained = asyncio.create_task(gateway.front.drain(60, linger=0.5))
+        assert await idle.hung_up()  # the linger is over
+        pipeline.release.set()
+        for client in (asks, silent):
+            assert b"result" in b"".join([chunk async for chunk in client.chunks()])
+        asks.send(post(id=2))
+        reply = await asks.reply()
+        assert (reply.status, reply.header("connection")) == (200, "close")
+        assert await asks.hung_up()
+        assert await silent.hung_up()
+        await drained
+
+
 async def test_a_running_call_finishes_and_its_connection_closes() -> None:
     """Short calls are not cut."""
     pipeline = Waits()

@@ -1,9 +1,11 @@
 """The standing stream of a session: what it is told, and that there is one."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.front import Client
 from tests.support.legacy_client import LegacyClient
 from tests.support.running import running
 from tests.support.scripted import ScriptedUpstream, listen, tool
@@ -210,3 +212,26 @@ async def test_a_stream_outlives_the_promise_of_its_upstream(alpha, gateway, url
         await alpha.notify("notifications/tools/list_changed")
         while (await stream.next())["method"] != "notifications/tools/list_changed":
             pass
+
+
+async def test_who_listens_again_on_the_same_connection_is_told_to_go_elsewhere(gateway, url):
+    """The head of the stream promised that the connection stays, so it does, for one answer more."""
+    async with LegacyClient(url) as client, asyncio.timeout(20):
+        at = urlsplit(url)
+        reader, writer = await asyncio.open_connection(at.hostname, at.port)
+        own = Client(reader, writer)
+        listens = (
+            f"GET {at.path} HTTP/1.1\r\nhost: {at.netloc}\r\naccept: text/event-stream\r\n"
+            f"mcp-session-id: {client.session}\r\nmcp-protocol-version: {client.version}\r\n\r\n"
+        ).encode()
+        own.send(listens)
+        assert (await own.head()).header("connection") is None
+        stopping = asyncio.create_task(gateway.gateway.stop(60.0, linger=60.0))
+        async for _ in own.chunks():
+            pass
+        own.send(listens)
+        reply = await own.reply()
+        assert (reply.status, reply.header("connection")) == (200, "close")
+        assert await own.hung_up()
+        writer.transport.abort()
+        await stopping
