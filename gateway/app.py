@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from gateway.supervisor.station import Station
 from gateway.support import logs, tracing
 from gateway.support.descriptors import open_closed, room_for
 from gateway.support.seal import Seal
+from gateway.support.stopping import asked_to_stop
 
 try:
     import resource
@@ -68,7 +68,7 @@ async def _serve(
 ) -> int:
     metrics = None if station is None else station.metrics
     gateway = Gateway(await asyncio.to_thread(build, _within_files(config), metrics=metrics))
-    asked = _asked_to_stop(patient=station is not None)
+    asked = asked_to_stop(patient=station is not None)
     reloading = _reloading(gateway, origin, _within_files)
     if station is not None:
         gateway.begin_with(station.order.generation)
@@ -155,26 +155,6 @@ def _within_files(config: Config) -> Config:
     return config.model_copy(update={"limits": config.limits.model_copy(update={"connections": clients})})
 
 
-def _asked_to_stop(*, patient: bool = False) -> asyncio.Event:
-    """Return what is set by the first signal to stop; the second one ends the process at once.
-
-    One that is `patient` is told by others: a service manager sends its signal to all processes, and so does
-    the supervisor.
-    """
-    asked = asyncio.Event()
-
-    def stop() -> None:
-        if asked.is_set() and not patient:
-            log.warning("second signal: ending now")
-            logs.finish()
-            os._exit(1)
-        asked.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    return asked
-
-
 def serve_stdio(
     config: Config,
     endpoint: str,
@@ -224,7 +204,7 @@ async def _serve_stdio(
     config = of_one_person(started_by)
     gateway = Gateway(await asyncio.to_thread(build, config))
     runtime = gateway.runtime
-    asked = _asked_to_stop()
+    asked = asked_to_stop()
     source, target = pipes
     outlet = Outlet(target)
     front = StdioFront(
@@ -328,8 +308,8 @@ async def list_tools(
     await runtime.start(follow=False)
     try:
         # A program may take longer to start than a list waits for its upstream.
-        behind = config.endpoints[endpoint].upstreams or config.upstreams
-        tried = (runtime.pool.tried(UpstreamName(name), config.startup_wait) for name in behind)
+        behind = map(UpstreamName, config.behind(endpoint))
+        tried = (runtime.pool.tried(name, config.startup_wait) for name in behind)
         await asyncio.gather(*tried)
         seen, missing, kept = await runtime.pipelines[endpoint].tools(principal)
     except (McpError, UpstreamUnavailable) as error:

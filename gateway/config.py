@@ -287,9 +287,9 @@ def _lengths_of_secrets(config: Config) -> Iterator[tuple[str, int]]:
 
 def _claimed_twice(config: Config) -> Iterator[str]:
     """Yield the methods that the same endpoint would hand to two upstreams: the first gets them."""
-    for path, endpoint in config.endpoints.items():
+    for path in config.endpoints:
         holder: dict[str, str] = {}
-        for name in config.upstreams if endpoint.upstreams is None else endpoint.upstreams:
+        for name in config.behind(path):
             for pattern in config.upstreams[name].methods:
                 first = holder.setdefault(pattern, name)
                 if first != name:

@@ -12,11 +12,10 @@ from gateway import config
 from gateway.config import Config, ConfigError
 from gateway.server import Gateway
 from gateway.support.tasks import happens
-from gateway.watching import Watch, content, look, passes_once
+from gateway.watching import EVERY, Watch, content, look, note, passes_once
 
 log = logging.getLogger(__name__)
 
-_EVERY = 1.0
 _MOST_SHOWN = 5
 """Problems that the status names; the log has all of them."""
 
@@ -52,7 +51,7 @@ class Reloader:
         *,
         adapt: Callable[[Config], Config],
         guard: Callable[[Config, config.Log], None],
-        every: float = _EVERY,
+        every: float = EVERY,
     ) -> None:
         """`adapt` makes of a file's configuration what this process serves by.
 
@@ -117,7 +116,7 @@ class Reloader:
         warnings: list[str] = []
         read: dict[Path, bytes | None] = {}
         try:
-            wanted = await asyncio.to_thread(self._origin.read, warnings.append, partial(_note, read))
+            wanted = await asyncio.to_thread(self._origin.read, warnings.append, partial(note, read))
             named = {file: held for file, held in read.items() if file != self._origin.place}
             if not asked and wanted == self._applied and (first or self._named == named):
                 gateway.confirm()  # another program's servers file changes for reasons of its own
@@ -144,9 +143,3 @@ class Reloader:
         more = len(problems) - _MOST_SHOWN
         told = [*problems[:_MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
         self._gateway.not_reloaded("; ".join(told))
-
-
-def _note(read: dict[Path, bytes | None], file: Path) -> None:
-    """Note what a file holds just before it is read: should it change meanwhile, it is read once more."""
-    if file not in read:
-        read.update(content([file]))

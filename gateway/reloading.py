@@ -152,8 +152,8 @@ def _only_shown(old: Upstream, new: Upstream) -> bool:
 def _shown_otherwise(path: str, before: Config, after: Config) -> frozenset[Kind]:
     """Return the lists that are shown otherwise at one endpoint, although their upstreams list the same."""
     old, new = before.endpoints[path], after.endpoints[path]
-    ours = [name for name in _served(path, before) if name in _served(path, after)]
-    theirs = [name for name in _served(path, after) if name in ours]
+    ours = [name for name in before.behind(path) if name in after.behind(path)]
+    theirs = [name for name in after.behind(path) if name in ours]
     if ours != theirs or _rules(before) != _rules(after) or before.names != after.names:
         return _ALL
     if before.extensions != after.extensions or any(
@@ -165,11 +165,6 @@ def _shown_otherwise(path: str, before: Config, after: Config) -> frozenset[Kind
     ):
         return _TOOLS
     return frozenset()
-
-
-def _served(path: str, config: Config) -> list[str]:
-    named = config.endpoints[path].upstreams
-    return list(config.upstreams if named is None else named)
 
 
 def _rules(config: Config) -> tuple[object, ...]:

@@ -46,11 +46,6 @@ from gateway.support.tasks import Background
 from gateway.upstream.parked import Parked
 from gateway.upstream.pool import Pace, Retired, UpstreamPool
 
-try:
-    import resource
-except ImportError:  # on Windows
-    resource = None  # type: ignore[assignment]
-
 _CLOSING = 2.0
 _WRAPPING = 2**20
 _NOTES = 8
@@ -329,17 +324,12 @@ def hand_over(before: Runtime, after: Runtime) -> Handover:
     retired = after.pool.take_over(before.pool)
     for path, pipeline in after.pipelines.items():
         if path in before.pipelines and not (
-            changes.rules or path in changes.otherwise or _served(path, before) != _served(path, after)
+            changes.rules or path in changes.otherwise or before.config.behind(path) != config.behind(path)
         ):
             pipeline.go_on_from(before.pipelines[path])
     after.sessions.adopt(config, meaning.counts)
     after.hub.adopt(config, after.pool, after.catalogue, after.pipelines, meaning)
     return Handover(before, after, changes, meaning.gone, retired)
-
-
-def _served(path: str, runtime: Runtime) -> list[str]:
-    named = runtime.config.endpoints[path].upstreams
-    return list(runtime.config.upstreams if named is None else named)
 
 
 def _pool(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,7 @@ from gateway.front.http import FrontState, HttpFront
 from gateway.protocol.call import Principal, UpstreamName
 from gateway.reloading import applicable
 from gateway.runtime import Handover, Runtime, hand_over, prepare, rebuild
-from gateway.snapshot import SAMPLED, Doors, Recorder, at_once, in_turns, status_of
+from gateway.snapshot import SAMPLED, Doors, Recorder, status_of
 from gateway.status import Phase, Settings, Status
 
 log = logging.getLogger(__name__)
@@ -214,16 +214,9 @@ class Gateway:
             return "starting"
         return "degraded" if self._redis() == "down" else "ready"
 
-    def status(self) -> Status:
-        """Return what /status.json says; it holds names and numbers, no address and no secret."""
-        return at_once(self._steps())
-
     async def look(self) -> Status:
-        """Return the same without keeping the loop from others meanwhile."""
-        return await in_turns(self._steps())
-
-    def _steps(self) -> Generator[None, None, Status]:
-        return status_of(
+        """Return what /status.json says; it holds names and numbers, no address and no secret."""
+        return await status_of(
             self.runtime,
             self._recorder,
             phase=self.phase(),

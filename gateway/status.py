@@ -15,6 +15,9 @@ from msgspec import Struct, field
 Phase: TypeAlias = Literal["starting", "ready", "degraded", "draining"]
 """Degraded = ready, and uncached because Redis is away."""
 
+SERVING: tuple[Phase, ...] = ("ready", "degraded")
+"""The phases in which clients should be sent here."""
+
 State: TypeAlias = Literal["starting", "up", "down"]
 
 MOST_EXCLUDED = 100

@@ -14,6 +14,8 @@ from typing import TypeAlias
 Look: TypeAlias = tuple[int, ...]
 """When a file was written, how long it is, which one it is, and who may read it."""
 
+EVERY = 1.0
+"""Seconds between two looks."""
 _AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)
 _LONGEST = 2**24
 """Bytes of a file that are read to see whether it is another one; those read by the gateway are shorter."""
@@ -55,6 +57,12 @@ def passes_once(file: Path) -> bool:
         return not stat.S_ISREG(os.stat(file).st_mode)
     except OSError:
         return False
+
+
+def note(read: dict[Path, bytes | None], file: Path) -> None:
+    """Note what a file holds just before it is read: should it change meanwhile, it is read once more."""
+    if file not in read:
+        read.update(content([file]))
 
 
 class Watch:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.commands.given import NoToken, header_of, load, no_address
+from gateway.commands.given import header_of, load, no_address
 from gateway.commands.printing import FINE, PROBLEMS, WRONG, complain, plain, table, warn
 
 _LONGEST_ARGUMENTS = 64 * 1024
@@ -36,8 +36,6 @@ def explain(arguments: argparse.Namespace) -> int:
     try:
         authorization = None if arguments.token_env is None else header_of(arguments.token_env)
         status, answer = admin_client.explain(settings, question, authorization)
-    except NoToken as error:
-        return complain(str(error), error.advice, code=WRONG)
     except admin_client.Unreachable as error:
         return complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
     if status != 200:
@@ -107,8 +105,6 @@ def purge(arguments: argparse.Namespace) -> int:
         if arguments.token_env is not None:
             authorization, wish["caller"] = header_of(arguments.token_env), True
         status, answer = admin_client.purge(settings, wish or {"all": True}, authorization)
-    except NoToken as error:
-        return complain(str(error), error.advice, code=WRONG)
     except admin_client.Unreachable as error:
         return complain(str(error), error.advice, code=WRONG if error.settled else PROBLEMS)
     if status != 200:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from gateway.commands import asking, looking, making, options, starting
 from gateway.commands.application import App
-from gateway.commands.given import file_of
-from gateway.commands.printing import PROBLEMS, complain, wrong_config
+from gateway.commands.given import NoToken, file_of
+from gateway.commands.printing import PROBLEMS, WRONG, complain, wrong_config
 from gateway.config import ConfigError
 
 
@@ -25,6 +25,8 @@ def run(argv: Sequence[str] | None, app: App | None) -> int:
         return code
     except ConfigError as error:
         return wrong_config(error.problems, file_of(arguments))
+    except NoToken as error:
+        return complain(str(error), error.advice, code=WRONG)
     except BrokenPipeError:
         # The reader of a pipe such as `| head` has left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

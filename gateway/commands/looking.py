@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from gateway import config
 from gateway.commands.application import App, cannot_start, the_app
-from gateway.commands.given import NoToken, header_of, load, no_endpoint
+from gateway.commands.given import header_of, load, no_endpoint
 from gateway.commands.printing import (
     FINE,
     PROBLEMS,
@@ -137,8 +137,6 @@ def doctor(arguments: argparse.Namespace) -> int:
                 say=lambda text: print(f"... {plain(text)}", file=sys.stderr, flush=True),
             )
         )
-    except NoToken as error:
-        return complain(str(error), error.advice, code=WRONG)
     except OSError as error:
         return cannot_start(settings, error)
     except ValueError as error:

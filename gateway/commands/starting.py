@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway import config
 from gateway.commands.application import App, cannot_start, the_app
-from gateway.commands.given import NoToken, header_of, load, no_address, no_endpoint, read
+from gateway.commands.given import header_of, load, no_address, no_endpoint, read
 from gateway.commands.printing import WRONG, complain, count, table, warn
 from gateway.config import Config, ConfigError, parse_address
 
@@ -123,8 +123,6 @@ def stdio(arguments: argparse.Namespace, app: App | None) -> int:
             warnings=warnings,
             origin=Origin(arguments.config or arguments.file, admin),
         )
-    except NoToken as error:
-        return complain(str(error), error.advice, code=WRONG)
     except ValueError as error:
         return complain(f"--admin: {error}", "use --admin 127.0.0.1:9090", code=WRONG)
     except OSError as error:
@@ -156,7 +154,7 @@ def _where(settings: Config, addresses: "Addresses", *, as_json: bool) -> str:
             "anonymous": ways.anonymous or not ways.on,
         }
         return json.dumps(places, ensure_ascii=False)
-    rows = [("endpoint", url, ", ".join(_behind(settings, path))) for path, url in urls.items()]
+    rows = [("endpoint", url, ", ".join(settings.behind(path))) for path, url in urls.items()]
     rows.append(("callers", *_who_comes_in(settings)))
     if addresses.admin:
         rows.append(
@@ -185,7 +183,3 @@ def _who_comes_in(settings: Config) -> tuple[str, str]:
     otherwise = "denied" if access.denies else "allowed"
     what = f"{count(access.rules, 'rule')} of access, else {otherwise}" if access.on else "may use everything"
     return who, what
-
-
-def _behind(settings: Config, path: str) -> list[str]:
-    return settings.endpoints[path].upstreams or list(settings.upstreams)

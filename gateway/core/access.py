@@ -182,8 +182,7 @@ class Policy:
     def __init__(self, config: Config, endpoint: str) -> None:
         allows = not config.access.denies
         self.default = Verdict(allows, allows, not allows, None)
-        served = config.endpoints[endpoint].upstreams
-        names = [UpstreamName(name) for name in (config.upstreams if served is None else served)]
+        names = [UpstreamName(name) for name in config.behind(endpoint)]
         here = [
             (index, rule)
             for index, rule in enumerate(config.access.rules)

@@ -95,9 +95,8 @@ class Federation:
 
     def __init__(self, endpoint: str, config: Config) -> None:
         served = config.endpoints[endpoint]
-        names = config.upstreams if served.upstreams is None else served.upstreams
         self.endpoint = endpoint
-        self.namespaces = namespaces(config, names)
+        self.namespaces = namespaces(config, config.behind(endpoint))
         self._upstream_rules = {name: config.upstreams[name].tools for name in self.namespaces}
         self._endpoint_rules = served.tools
         self._methods = {name: config.upstreams[name].methods for name in self.namespaces}

@@ -150,10 +150,7 @@ class Hub:
         self._catalogue = catalogue
         names = [UpstreamName(name) for name in config.upstreams]
         self._forwarding = frozenset(n for n in names if config.upstreams[n].auth.personal)
-        self._served = {
-            path: tuple(map(UpstreamName, names if endpoint.upstreams is None else endpoint.upstreams))
-            for path, endpoint in config.endpoints.items()
-        }
+        self._served = {path: tuple(map(UpstreamName, config.behind(path))) for path in config.endpoints}
         catalogue.on_found = self._found
         catalogue.on_asking = self._asking
 

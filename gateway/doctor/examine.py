@@ -100,7 +100,7 @@ async def examine(
     """
     began = time.monotonic()
     endpoints = list(config.endpoints) if endpoint is None else [endpoint]
-    behind = {name for path in endpoints for name in config.endpoints[path].upstreams or config.upstreams}
+    behind = {name for path in endpoints for name in config.behind(path)}
     names = [UpstreamName(name) for name in config.upstreams if name in behind]
     report = Report(endpoints)
     guard_command(config, [token.authorization for token in tokens if token.authorization is not None])

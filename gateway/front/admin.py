@@ -11,14 +11,11 @@ from aiohttp import web
 from gateway.config import Config
 from gateway.front import operations
 from gateway.front.operations import Identify, Operations, Refused
-from gateway.front.operators import OperatorsListener
+from gateway.front.operators import OperatorsListener, json_answer
 from gateway.front.page import Shown, StatusPage
-from gateway.protocol import jsonrpc
-from gateway.status import Phase
+from gateway.status import SERVING, Phase
 from gateway.support.metrics import Metrics
 from gateway.support.tasks import Background
-
-_SERVING: tuple[Phase, ...] = ("ready", "degraded")
 
 _PATHS = {
     "/": ("GET", "HEAD"),
@@ -32,7 +29,6 @@ _PATHS = {
     "/explain": ("GET", "HEAD"),
     "/purge": ("POST",),
 }
-_JSON = "application/json"
 
 
 class AdminFront:
@@ -78,25 +74,25 @@ class AdminFront:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in _PATHS:
-            return _json({"error": "There is nothing at this path", "paths": list(_PATHS)}, 404)
+            return json_answer({"error": "There is nothing at this path", "paths": list(_PATHS)}, 404)
         verbs = _PATHS[request.path]
         if request.method not in verbs:
-            refusal = _json({"error": f"Only {' and '.join(verbs)} are served here"}, 405)
+            refusal = json_answer({"error": f"Only {' and '.join(verbs)} are served here"}, 405)
             refusal.headers["Allow"] = ", ".join(verbs)
             return refusal
         try:
             return await self._answer(request)
         except Refused as error:
-            return _json({"error": str(error)}, error.status)
+            return json_answer({"error": str(error)}, error.status)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.path:
             case "/healthz":
-                return _json({"status": "alive"})
+                return json_answer({"status": "alive"})
             case "/readyz":
                 return self._readiness()
             case "/status.json":
-                return _json(await self._shown.look())
+                return json_answer(await self._shown.look())
             case "/":
                 # Relative, for whoever reaches this listener below a path of a proxy's.
                 return web.Response(status=302, headers={"Location": "status"})
@@ -105,11 +101,11 @@ class AdminFront:
             case "/status/events":
                 return await self._page.events(request)
             case "/catalogue.json":
-                return _json(await self._page.catalogue(request))
+                return json_answer(await self._page.catalogue(request))
             case "/explain":
-                return _json(await operations.explain(request, self._cache, self._identify))
+                return json_answer(await operations.explain(request, self._cache, self._identify))
             case "/purge":
-                return _json(await operations.purge(request, self._cache, self._identify))
+                return json_answer(await operations.purge(request, self._cache, self._identify))
             case _:
                 # In a thread: the process metrics read files.
                 text = await asyncio.to_thread(self._metrics.render)
@@ -119,9 +115,4 @@ class AdminFront:
         """Answer 200 while clients should be sent here: without Redis they are served, only not from it."""
         phase, redis = self._phase(), self._redis()
         said = {"status": phase} | ({} if redis is None else {"redis": redis})
-        return _json({**said, "upstreams": self._upstreams()}, 200 if phase in _SERVING else 503)
-
-
-def _json(data: object, status: int = 200) -> web.Response:
-    headers = {"Content-Type": _JSON, "Cache-Control": "no-store"}
-    return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)
+        return json_answer({**said, "upstreams": self._upstreams()}, 200 if phase in SERVING else 503)

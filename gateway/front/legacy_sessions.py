@@ -238,11 +238,8 @@ class Sessions:
         self._uri_bytes = settings.subscriptions.uri_bytes
         self._single_tenant = settings.cache.single_tenant
         self._apart = {
-            path: any(
-                settings.upstreams[name].apart == "session"
-                for name in (settings.upstreams if endpoint.upstreams is None else endpoint.upstreams)
-            )
-            for path, endpoint in settings.endpoints.items()
+            path: any(settings.upstreams[name].apart == "session" for name in settings.behind(path))
+            for path in settings.endpoints
         }
         self._slack = self._limits.session_idle / 8
         """A session that is younger was not noted yet, so that those that end soon cost Redis nothing."""

@@ -113,6 +113,12 @@ class OperatorsListener:
             server.close_late(time.monotonic(), patience)
 
 
+def json_answer(data: object, status: int = 200) -> web.Response:
+    """Return an answer that nobody keeps."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)
+
+
 class _TurnedAway(asyncio.Protocol):
     """A connection too many."""
 

@@ -233,6 +233,11 @@ class Config(Model):
     secrets: Secrets = Secrets()
     """What handed-out tokens are sealed with."""
 
+    def behind(self, endpoint: str) -> list[str]:
+        """Return the keys of the upstreams behind an endpoint, in their order there."""
+        chosen = self.endpoints[endpoint].upstreams
+        return list(self.upstreams) if chosen is None else chosen
+
     @field_validator("extensions")
     @classmethod
     def _extensions_once(cls, extensions: list[str]) -> list[str]:

@@ -97,7 +97,7 @@ def _pointless(rule: AccessRule, config: Config) -> Iterator[str]:
             "for the worst"
         )
     served = [
-        name for path in rule.endpoints or config.endpoints for name in _served(config, path) if name in named
+        name for path in rule.endpoints or config.endpoints for name in config.behind(path) if name in named
     ]
     if not served:
         yield "upstreams: none of them is served at its endpoints"
@@ -138,11 +138,6 @@ def _clients_names(rule: AccessRule, config: Config) -> Iterator[str]:
     for tool in rule.tools:
         if tool in renamed:
             yield f"tools: `{tool}` is what {renamed[tool]} is renamed to; rules go by its server's own name"
-
-
-def _served(config: Config, path: str) -> Sequence[str]:
-    chosen = config.endpoints[path].upstreams
-    return list(config.upstreams) if chosen is None else chosen
 
 
 def _tells_apart(rule: AccessRule) -> bool:

@@ -6,9 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-import msgspec
 from aiohttp import web
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway import status
@@ -16,17 +14,16 @@ from gateway.config import VERSION
 from gateway.core.explain import Unanswerable
 from gateway.core.inventory import Page, Search
 from gateway.front.operations import Refused, whole_body
-from gateway.front.operators import OperatorsListener
+from gateway.front.operators import OperatorsListener, json_answer
 from gateway.front.page import StatusPage
-from gateway.status import Phase, Settings, Status
-from gateway.supervisor.asking import NoAnswer, catalogue, hand_on, json_answer, readiness, statuses
+from gateway.status import SERVING, Phase, Settings, Status
+from gateway.supervisor.asking import NoAnswer, catalogue, hand_on, readiness, statuses
 from gateway.supervisor.crew import Crew
 from gateway.support.metrics import Metrics, merged, processes
 from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
 
-_SERVING = ("ready", "degraded")
 _BEST_FIRST: Sequence[Phase] = ("ready", "degraded", "starting", "draining")
 
 
@@ -96,13 +93,13 @@ class CrewAdmin:
             case "/metrics" if asked:
                 return await self._metrics()
             case "/status.json" if asked:
-                return _sent(await self.look())
+                return json_answer(await self.look())
             case "/status" if asked:
                 return self._page.page()
             case "/status/events" if request.method == "GET":
                 return await self._page.events(request)
             case "/catalogue.json" if asked:
-                return _sent(await self._page.catalogue(request))
+                return json_answer(await self._page.catalogue(request))
             case _:
                 return await self._handed_on(request)
 
@@ -128,7 +125,7 @@ class CrewAdmin:
             **{key: first[key] for key in ("redis", "upstreams") if key in first},
             "workers": {"ready": len(crew.ready), "of": len(crew.posts)},
         }
-        return json_answer(answer, 200 if phase in _SERVING else 503)
+        return json_answer(answer, 200 if phase in SERVING else 503)
 
     async def _handed_on(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await whole_body(request)
@@ -138,8 +135,3 @@ class CrewAdmin:
             except NoAnswer:
                 log.debug("worker %d does not answer", worker.number)
         return json_answer({"error": "No worker is ready to answer"}, 503)
-
-
-def _sent(said: Struct) -> web.Response:
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
-    return web.Response(body=msgspec.json.encode(said), headers=headers)

@@ -11,7 +11,6 @@ from multidict import CIMultiDict
 
 from gateway.core.explain import Unanswerable
 from gateway.core.inventory import Page, Search
-from gateway.protocol import jsonrpc
 from gateway.status import Status, read
 from gateway.supervisor.worker import Worker
 
@@ -83,12 +82,6 @@ async def hand_on(request: web.BaseRequest, body: bytes, worker: Worker) -> web.
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoAnswer from error
     return web.Response(status=answer.status, body=text, headers=_end_to_end(answer.headers.items()))
-
-
-def json_answer(data: object, status: int = 200) -> web.Response:
-    """Return an answer that nobody keeps."""
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
-    return web.Response(body=jsonrpc.encode(data), status=status, headers=headers)
 
 
 def _end_to_end(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:

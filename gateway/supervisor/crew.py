@@ -29,14 +29,12 @@ from gateway.supervisor.worker import STARTING, Worker, start
 from gateway.support.ledger import Snapshot, read_ledger
 from gateway.support.metrics import Counted, Metrics, folded, forgotten
 from gateway.support.tasks import Background, happens
-from gateway.watching import Watch, content, look
+from gateway.watching import EVERY, Watch, content, look, note
 
 log = logging.getLogger(__name__)
 
 _CLOSING = 10.0
 """Seconds that a worker may need beyond what its clients are given."""
-_EVERY = 1.0
-"""Seconds between two looks at the files of the configuration."""
 _MOST_SHOWN = 5
 """Problems that the status names; the log has all of them."""
 _LONGEST_PATH = 80
@@ -254,7 +252,7 @@ class Crew:
         """Read the configuration again whenever its files change, for ever."""
         await self._reload(unless=self.config)
         while True:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(EVERY)
             files = self._files
             if not self.config.watch or not files.looked(await asyncio.to_thread(look, files.files)):
                 continue
@@ -360,7 +358,7 @@ class Crew:
         read: dict[Path, bytes | None] = {}
         async with self._reading:
             try:
-                config, text = await asyncio.to_thread(self._source.load, partial(_note, read))
+                config, text = await asyncio.to_thread(self._source.load, partial(note, read))
             except ConfigError as error:
                 self._refuse(error.problems)
                 return False
@@ -422,12 +420,6 @@ def _series_of(config: Config) -> frozenset[tuple[Counted, str]]:
         "issuer": config.authentication.tokens,
     }
     return frozenset((label, name) for label, names in named.items() for name in names)
-
-
-def _note(read: dict[Path, bytes | None], file: Path) -> None:
-    """Note what a file holds just before it is read: should it change meanwhile, it is read once more."""
-    if file not in read:
-        read.update(content([file]))
 
 
 def _folder() -> Path:

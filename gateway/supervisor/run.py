@@ -10,6 +10,7 @@ from gateway.config import Config, Log, parse_address
 from gateway.server import Addresses, url_of
 from gateway.supervisor.admin import CrewAdmin
 from gateway.supervisor.crew import Crew, Source
+from gateway.support.stopping import asked_to_stop
 from gateway.support.tasks import Background
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,10 @@ async def supervised(
     background = Background()
     crew = Crew(workers, config, text, source, background, guard)
     admin = CrewAdmin(crew, background)
-    asked = _asked(crew)
+    asked = asked_to_stop(crew.kill)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, crew.hang_up)
+    loop.add_signal_handler(signal.SIGUSR2, crew.roll)
     try:
         bound = None
         if config.admin != "off":
@@ -55,22 +59,3 @@ async def supervised(
         crew.forget()
         await admin.close()
         await background.close(_CLOSING)
-
-
-def _asked(crew: Crew) -> asyncio.Event:
-    """Return what is set by the first signal to stop; the second one ends all workers at once."""
-    asked = asyncio.Event()
-
-    def stop() -> None:
-        if asked.is_set():
-            log.warning("second signal: ending now")
-            crew.kill()
-            os._exit(1)
-        asked.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, crew.hang_up)
-    loop.add_signal_handler(signal.SIGUSR2, crew.roll)
-    return asked

@@ -33,12 +33,12 @@ def sharing(
 
 async def linked(*gateways: Running, state: str = "up") -> None:
     for gateway in gateways:
-        while redis_state(gateway) != state:  # noqa: ASYNC110 - nothing announces it
+        while await redis_state(gateway) != state:  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
 
 
-def redis_state(gateway: Running) -> object:
-    return gateway.gateway.status().cache.redis
+async def redis_state(gateway: Running) -> object:
+    return (await gateway.gateway.look()).cache.redis
 
 
 async def test_a_public_list_is_fetched_once_for_all_gateways(server: RedisServer) -> None:
@@ -159,7 +159,7 @@ async def test_a_gateway_starts_without_its_redis(server: RedisServer) -> None:
     """It serves, says that it is alone, and joins when it can."""
     await server.kill()
     async with ScriptedUpstream(tools=[tool("a")]) as alpha, sharing(alpha, server) as one:
-        assert redis_state(one) == "down"
+        assert await redis_state(one) == "down"
         assert (await one.ask("tools/list")).names == ["alpha__a"]
         await server.begin()
         await linked(one)

@@ -381,6 +381,6 @@ async def test_settings_that_wait_for_a_restart_are_named_and_the_rest_counts(
     assert (await gateway.ask("tools/list")).names == ["beta__b"]
     assert gateway.gateway.needs_restart == ("listen", "limits.message")
     assert gateway.runtime.config.limits.depth == 20
-    assert gateway.gateway.status().config.needs_restart == ("listen", "limits.message")
+    assert (await gateway.gateway.look()).config.needs_restart == ("listen", "limits.message")
     await gateway.reload({"beta": beta})
     assert gateway.gateway.needs_restart == ()
