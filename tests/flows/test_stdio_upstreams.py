@@ -246,11 +246,12 @@ async def test_changes_are_heard_over_the_same_wire() -> None:
 async def test_the_gateways_environment_stays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program gets a small one and what is configured for it, its folder too (B28, U-32)."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     async with running({"files": program(cwd="/")}) as gateway:
         environment = (await gateway.ask("tools/call", {"name": "files__environment"})).text
         assert "AWS_SECRET_ACCESS_KEY" not in environment
         assert environment[MARK] == "none"
-        assert environment["PATH"] == os.environ["PATH"]
+        assert environment["PATH"] == f"/usr/bin:/bin:{Path(sys.executable).parent}"
         assert (await gateway.ask("tools/call", {"name": "files__fold"})).text["cwd"] == "/"
 
 

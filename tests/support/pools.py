@@ -71,7 +71,8 @@ async def running(
 ) -> AsyncIterator[Watched]:
     """Run a pool over these upstreams, each probed once when the block begins."""
     metrics, background = Metrics(), Background()
-    pool = UpstreamPool(
+    pool = await asyncio.to_thread(
+        UpstreamPool,
         {
             name: settings(one) if isinstance(one, ScriptedUpstream) else one
             for name, one in upstreams.items()
